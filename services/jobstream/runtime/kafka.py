@@ -1,0 +1,153 @@
+"""Kafka clients as this project uses them: their properties in one place, and waits that are bounded."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from jobstream.runtime.config import Settings
+from jobstream.runtime.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+METADATA_TIMEOUT_S: Final = 10.0  # a broker that is up answers in milliseconds; one that restarts needs seconds
+DELIVERY_TIMEOUT_MS: Final = 30_000
+FETCH_BYTES_MAX: Final = 8 * 1024 * 1024  # of one partition in librdkafka's queue: 100 partitions stay bounded
+BATCH_RECORDS_MAX: Final = 2_000
+
+Properties = dict[str, Any]
+ErrorCallback = Callable[[KafkaError], None]
+
+
+def base_properties(settings: Settings) -> Properties:
+    """What every client has. A user's own properties (SASL, TLS, …) come last and win."""
+    return {
+        "bootstrap.servers": settings.kafka,
+        "client.id": "jobstream",
+        "allow.auto.create.topics": False,
+        "topic.metadata.refresh.interval.ms": 60_000,
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1_000,  # a broker that comes back is found within a second
+        "socket.nagle.disable": True,
+        "socket.keepalive.enable": True,
+        "log.connection.close": False,
+        **settings.kafka_properties,
+    }
+
+
+def make_admin(settings: Settings) -> AdminClient:
+    return AdminClient(base_properties(settings))
+
+
+def make_producer(settings: Settings, *, linger_ms: int = 0, on_error: ErrorCallback | None = None) -> Producer:
+    """A plain idempotent producer: acknowledged by all in-sync replicas, keys placed as the Java client does."""
+    return Producer(
+        {
+            **base_properties(settings),
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": linger_ms,
+            "delivery.timeout.ms": DELIVERY_TIMEOUT_MS,
+            "partitioner": "murmur2_random",
+            "message.max.bytes": 4 * 1024 * 1024,
+            "compression.type": "lz4",
+            "error_cb": on_error or log_error,
+        },
+        logger=log,
+    )
+
+
+def make_consumer(settings: Settings, *, group: str, committed: bool, **more: Any) -> Consumer:
+    """A consumer whose offsets the caller manages; `committed`: read only what transactions have committed."""
+    return Consumer(
+        {
+            **base_properties(settings),
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "check.crcs": True,
+            "fetch.wait.max.ms": 100,
+            "fetch.error.backoff.ms": 50,
+            "fetch.message.max.bytes": FETCH_BYTES_MAX,
+            "queued.max.messages.kbytes": 64 * 1024,
+            "error_cb": log_error,
+            **more,
+        },
+        logger=log,
+    )
+
+
+def log_error(error: KafkaError) -> None:
+    """A client's own troubles: it retries by itself, so that this is for operators only."""
+    log.warning("kafka client: %s", error.str())
+
+
+def poll_batch(consumer: Consumer, timeout_s: float, records_max: int = BATCH_RECORDS_MAX) -> list[Message]:
+    """Wait for one record, then take what else is there. (`consume(n, t)` would wait for n records or all of t.)"""
+    first = consumer.poll(timeout_s)
+    if first is None:
+        return []
+    return [first, *consumer.consume(records_max - 1, timeout=0)] if records_max > 1 else [first]
+
+
+def partitions_of(consumer: Consumer, topics: Iterable[str]) -> dict[str, int]:
+    """Number of partitions of each topic; raises Unavailable where one is missing or the cluster does not answer."""
+    counts: dict[str, int] = {}
+    for topic in topics:
+        try:
+            metadata = consumer.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
+        except KafkaException as error:
+            raise Unavailable(f"Kafka does not answer: {error.args[0].str()}") from error
+        if metadata.error is not None or not metadata.partitions:
+            raise Unavailable(f"the topic {topic} is missing; run `jobstream topics provision`")
+        counts[topic] = len(metadata.partitions)
+    return counts
+
+
+def offsets_at(consumer: Consumer, partitions: Iterable[tuple[str, int]], where: int) -> dict[tuple[str, int], int]:
+    """Offsets of many partitions in one request: `where` is OFFSET_BEGINNING, OFFSET_END or a time in ms.
+
+    The end is what a reader at the consumer's isolation level can reach. Ask for it and assign that number:
+    OFFSET_END itself resolves late and misses what is produced right after `assign`.
+    For a time: the first record at or after it, else the end.
+    """
+    keys = list(partitions)
+    found: dict[tuple[str, int], int] = {}
+    if where in (OFFSET_BEGINNING, OFFSET_END):
+        for topic, partition in keys:
+            try:
+                low, high = consumer.get_watermark_offsets(
+                    TopicPartition(topic, partition), timeout=METADATA_TIMEOUT_S, cached=False
+                )
+            except KafkaException as error:
+                raise Unavailable(f"no offsets of {topic}/{partition}: {error.args[0].str()}") from error
+            found[topic, partition] = low if where == OFFSET_BEGINNING else high
+        return found
+    try:
+        answers = consumer.offsets_for_times([TopicPartition(*key, where) for key in keys], timeout=METADATA_TIMEOUT_S)
+    except KafkaException as error:
+        raise Unavailable(f"no offsets by time: {error.args[0].str()}") from error
+    late = [(answer.topic, answer.partition) for answer in answers if answer.offset < 0]
+    ends = offsets_at(consumer, late, OFFSET_END)
+    return {
+        (answer.topic, answer.partition): answer.offset if answer.offset >= 0 else ends[answer.topic, answer.partition]
+        for answer in answers
+    }
+
+
+def assign_at(consumer: Consumer, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Read on from these next offsets."""
+    consumer.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()])
