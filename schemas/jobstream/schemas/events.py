@@ -207,7 +207,8 @@ class MachineReportIgnored(MachineEvent):
 
 # ---- rounds: the leader's journal, one record a round
 
-TopicPartitions = Mapping[str, Mapping[int, Count]]
+TopicPartitions = Mapping[str, Mapping[int, Count]]  # topic without prefix → partition → a number
+Ranges = Mapping[str, Mapping[int, tuple[Count, Count]]]
 
 
 class EpochStart(Model):
@@ -217,13 +218,14 @@ class EpochStart(Model):
     configuration: Mapping[str, int | str]
     failover: bool
     log_sequences: TopicPartitions
-    gaps: Mapping[str, Mapping[int, tuple[Count, Count]]] = Field(default_factory=dict)
+    gaps: Ranges = Field(default_factory=dict)
 
 
 class RoundCommitted(Message):
-    """A round. `inputs` gives [first, next) offsets of the partitions that moved, `counts` the records written to the log.
+    """A round. `inputs` gives [first, next) offsets of the partitions that moved, `written` [first, next) sequence
+    numbers of its records in each log partition: a round of which one of them is not visible is torn.
 
-    `positions` (next offsets of every input partition), `digest` (of the state after the round) come now and then.
+    `digest` is of the state after the round; `positions` (next offsets of every input partition) come now and then.
     """
 
     TYPE: ClassVar[str] = "jobstream.round.committed.v1"
@@ -231,10 +233,10 @@ class RoundCommitted(Message):
     round: Count
     epoch: Count
     now_ms: Millis
-    inputs: Mapping[str, Mapping[int, tuple[Count, Count]]]
-    counts: TopicPartitions
+    inputs: Ranges
+    written: Ranges
+    digest: Count
     positions: TopicPartitions | None = None
-    digest: Count | None = None
     epoch_start: EpochStart | None = None
 
 
