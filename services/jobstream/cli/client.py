@@ -1,0 +1,167 @@
+"""The API over HTTP. What may safely be sent again is sent again for a few seconds, then the API counts as unreachable."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import httpx
+
+from jobstream.cli.connection import Endpoint
+from jobstream.cli.exit_codes import has_ended
+from jobstream.runtime.errors import JobstreamError, Unavailable
+
+CONNECT_TIMEOUT_S: Final = 5.0
+READ_TIMEOUT_S: Final = 30.0  # the API answers or says 503 well before
+FOLLOW_TIMEOUT_S: Final = None  # a job may be silent for days
+RETRIES_MAX: Final = 6  # 0.1 + 0.2 + … s: about 6 s, an API that is being restarted is back by then
+BACKOFF_FIRST_S: Final = 0.1
+WAIT_FIRST_S: Final = 0.02  # a short job ends within tens of ms
+WAIT_MOST_S: Final = 1.0
+WAIT_GROWTH: Final = 1.5
+PAGE_JOBS: Final = 100
+BUSY: Final = frozenset((429, 502, 503, 504))  # refused before anything was done, or worth asking again
+
+
+class ApiError(JobstreamError):
+    """The API refused a request; the message is its own."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Client:
+    """A connection to the API for one command. Use it as a context manager."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._url = endpoint.url
+        self._http = httpx.Client(
+            base_url=f"{endpoint.url}/api/v1",
+            headers={"Authorization": f"Bearer {endpoint.key}", "User-Agent": "jobstream-cli"},
+            timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,  # a proxy from the environment must not see keys for loopback
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._http.close()
+
+    def request(self, method: str, path: str, *, repeatable: bool = True, **more: Any) -> Any:
+        """One request, its JSON answer. Not `repeatable`: sent again only where it cannot have arrived."""
+        response = self._tried(lambda: self._http.request(method, path, **more), repeatable=repeatable)
+        return response.json() if response.content else None
+
+    def submit(self, body: Mapping[str, Any], idempotency_key: str | None) -> dict[str, Any]:
+        """Submit a job. A key of our own makes sending it again safe; the job is the same one."""
+        key = idempotency_key or f"cli-{uuid.uuid4()}"
+        accepted: dict[str, Any] = self.request("POST", "/jobs", json=body, headers={"Idempotency-Key": key})
+        return accepted
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.request("GET", f"/jobs/{quote(job_id, safe='')}")
+        return found
+
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        answer: dict[str, Any] = self.request("POST", f"/jobs/{quote(job_id, safe='')}/cancel")
+        return answer
+
+    def jobs(self, *, queue: str | None, status: str | None, limit: int | None) -> Iterator[dict[str, Any]]:
+        """Jobs page by page, until there are no more or `limit` is reached."""
+        cursor, left = None, limit
+        while left is None or left > 0:
+            wanted = {"queue": queue, "status": status, "cursor": cursor}
+            query = {name: value for name, value in wanted.items() if value is not None}
+            page = self.request("GET", "/jobs", params={**query, "limit": min(PAGE_JOBS, left or PAGE_JOBS)})
+            yield from page["jobs"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+            left = None if left is None else left - len(page["jobs"])
+
+    def wait(self, job_id: str, timeout_s: float | None = None) -> dict[str, Any] | None:
+        """The job when it has ended; None when the time is over."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        pause_s = WAIT_FIRST_S
+        while not has_ended(job := self.job(job_id)):
+            left_s = pause_s if deadline is None else deadline - time.monotonic()
+            if left_s <= 0:
+                return None
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * WAIT_GROWTH, WAIT_MOST_S)
+        return job
+
+    def logs(self, job_id: str, *, attempt: int | None, follow: bool) -> Iterator[bytes]:
+        """Output as it was written. A connection that breaks is opened again, without what came already."""
+        path = f"/jobs/{quote(job_id, safe='')}/logs"
+        query = {"follow": "true" if follow else "false"} | ({} if attempt is None else {"attempt": str(attempt)})
+        received, failures = 0, 0
+        while True:
+            skip = received
+            try:
+                with self._stream(path, query) as chunks:
+                    for chunk in chunks:
+                        fresh = chunk[skip:]
+                        skip -= len(chunk) - len(fresh)
+                        received += len(fresh)
+                        failures = failures if not fresh else 0
+                        if fresh:
+                            yield fresh
+                return
+            except httpx.TransportError as error:
+                failures += 1
+                if failures > RETRIES_MAX:
+                    raise self._unreachable(error) from None
+                time.sleep(BACKOFF_FIRST_S * 2 ** (failures - 1))
+
+    @contextmanager
+    def _stream(self, path: str, query: Mapping[str, str]) -> Iterator[Iterator[bytes]]:
+        timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=FOLLOW_TIMEOUT_S)
+        request = self._http.build_request("GET", path, params=query, timeout=timeout)
+        response = self._tried(lambda: self._http.send(request, stream=True))
+        try:
+            yield response.iter_bytes()
+        finally:
+            response.close()
+
+    def _tried(self, send: Callable[[], httpx.Response], *, repeatable: bool = True) -> httpx.Response:
+        pause_s = BACKOFF_FIRST_S
+        for left in range(RETRIES_MAX, -1, -1):
+            try:
+                response = send()
+            except httpx.TransportError as error:
+                if not left or not (repeatable or isinstance(error, httpx.ConnectError)):
+                    raise self._unreachable(error) from None
+            except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+                raise Unavailable(f"{self._url} is no address of an API: {error}") from None
+            else:
+                if response.is_success:
+                    return response
+                response.read()
+                if response.status_code not in BUSY or not left or not repeatable:
+                    raise ApiError(response.status_code, told(response))
+            time.sleep(pause_s)
+            pause_s *= 2
+        raise AssertionError("the last try either returns or raises")
+
+    def _unreachable(self, error: Exception) -> Unavailable:
+        reason = str(error) or type(error).__name__
+        return Unavailable(f"the API at {self._url} does not answer ({reason}); is it running? (`jobstream status`)")
+
+
+def told(response: httpx.Response) -> str:
+    """The problem details (RFC 9457) of a refusal as one sentence; fields that are wrong come with their names."""
+    try:
+        problem = response.json()
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict):
+        return f"the API answered {response.status_code}, which is not one of jobstream's own answers"
+    sentence = str(problem.get("detail") or problem.get("title") or f"status {response.status_code}")
+    faults = [fault for fault in problem.get("errors") or () if isinstance(fault, dict)]
+    named = "; ".join(f"{fault.get('field')}: {fault.get('detail') or fault.get('message')}" for fault in faults)
+    return f"{sentence}: {named}" if named and named not in sentence else sentence
