@@ -5,7 +5,11 @@ CREATE TABLE projection_offsets (
     partition     integer NOT NULL,
     next_offset   bigint  NOT NULL,
     next_sequence bigint  NOT NULL,   -- dense in the partition: a gap or a repeat stops the projector
+    -- Of the newest record: what a leader's takeover goes on above, and where it reads the newest round from again.
+    last_epoch    bigint  NOT NULL DEFAULT 0,
     last_round    bigint  NOT NULL DEFAULT 0,
+    round_offset  bigint  NOT NULL DEFAULT 0,   -- of the first record of last_round in this partition
+    stopped       text,                         -- why the projector does not go on here: an alarm; null where it does
     PRIMARY KEY (topic, partition)
 );
 

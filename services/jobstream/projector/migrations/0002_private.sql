@@ -1,7 +1,5 @@
 -- The API's own: tenants and keys. Apart from the projection, which can be dropped and rebuilt.
--- {private} is replaced by the name of this schema.
-
-CREATE SCHEMA {private};
+-- {private} is replaced by the name of this schema, which `jobstream migrate` has made.
 
 CREATE TABLE {private}.tenants (
     tenant     text        NOT NULL PRIMARY KEY,
