@@ -63,7 +63,7 @@ def call(arguments: Sequence[str]) -> int:
 def fail(message: str, error: Exception | None = None) -> int:
     if error is not None and os.environ.get(DEBUG):
         raise error
-    print(f"jobstream: {' '.join(message.split())}", file=sys.stderr)
+    print(f"jobstream: {message.strip()}", file=sys.stderr)
     return exit_codes.OWN_ERROR
 
 
@@ -72,4 +72,4 @@ def _usage(error: CycloptsError, arguments: Sequence[str]) -> str:
     hint = f"; see `jobstream {chain} --help`" if chain else "; see `jobstream --help`"
     if chain == "submit" and "--" not in arguments:
         hint = "; options of the job's own command come after --, as in `jobstream submit -- ls -l`"
-    return f"{str(error).strip().rstrip('.')}{hint}"
+    return f"{' '.join(str(error).split()).rstrip('.')}{hint}"
