@@ -11,7 +11,7 @@ import orjson
 from pydantic import ValidationError
 
 from jobstream.schemas import upcasts
-from jobstream.schemas.base import Message
+from jobstream.schemas.base import Message, Model
 from jobstream.schemas.commands import INBOX_MESSAGES, JobSpec
 from jobstream.schemas.errors import Unreadable
 from jobstream.schemas.events import DISPATCHES, FLEET_EVENTS, LIFECYCLE_EVENTS, DeadLetter, RoundCommitted
@@ -30,8 +30,8 @@ _ALL: Final[tuple[type[Message], ...]] = (
 MESSAGES: Final[dict[str, type[Message]]] = {message.TYPE: message for message in _ALL}
 
 
-def encode(message: Message) -> bytes:
-    """The JSON of a message, without what is at its default: a reader has the same defaults."""
+def encode(message: Model) -> bytes:
+    """The JSON of a message or of a part of one, without what is at its default: a reader has the same defaults."""
     return orjson.dumps(message.model_dump(exclude_defaults=True), option=orjson.OPT_NON_STR_KEYS)
 
 
