@@ -21,7 +21,7 @@ BACKOFF_FIRST_S: Final = 0.1
 WAIT_FIRST_S: Final = 0.02  # a short job ends within tens of ms
 WAIT_MOST_S: Final = 1.0
 WAIT_GROWTH: Final = 1.5
-PAGE_JOBS: Final = 100
+PAGE_ITEMS: Final = 100
 BUSY: Final = frozenset((429, 502, 503, 504))  # refused before anything was done, or worth asking again
 
 
@@ -71,17 +71,21 @@ class Client:
         return answer
 
     def jobs(self, *, queue: str | None, status: str | None, limit: int | None) -> Iterator[dict[str, Any]]:
-        """Jobs page by page, until there are no more or `limit` is reached."""
-        cursor, left = None, limit
-        while left is None or left > 0:
-            wanted = {"queue": queue, "status": status, "cursor": cursor}
-            query = {name: value for name, value in wanted.items() if value is not None}
-            page = self.request("GET", "/jobs", params={**query, "limit": min(PAGE_JOBS, left or PAGE_JOBS)})
-            yield from page["jobs"]
-            cursor = page["next_cursor"]
-            if cursor is None:
+        """Jobs, newest first, until there are no more or `limit` is reached."""
+        return self.items("/jobs", "jobs", limit, queue=queue, status=status)
+
+    def items(self, path: str, field: str, limit: int | None = None, **query: str | None) -> Iterator[dict[str, Any]]:
+        """What a list holds, page by page."""
+        given = {name: value for name, value in query.items() if value is not None}
+        cursor: dict[str, str] = {}
+        while limit is None or limit > 0:
+            size = PAGE_ITEMS if limit is None else min(PAGE_ITEMS, limit)
+            page = self.request("GET", path, params=given | cursor | {"limit": str(size)})
+            yield from page[field]
+            if page["next_cursor"] is None:
                 return
-            left = None if left is None else left - len(page["jobs"])
+            cursor = {"cursor": page["next_cursor"]}
+            limit = None if limit is None else limit - len(page[field])
 
     def wait(self, job_id: str, timeout_s: float | None = None) -> dict[str, Any] | None:
         """The job when it has ended; None when the time is over."""
@@ -163,5 +167,5 @@ def told(response: httpx.Response) -> str:
         return f"the API answered {response.status_code}, which is not one of jobstream's own answers"
     sentence = str(problem.get("detail") or problem.get("title") or f"status {response.status_code}")
     faults = [fault for fault in problem.get("errors") or () if isinstance(fault, dict)]
-    named = "; ".join(f"{fault.get('field')}: {fault.get('detail') or fault.get('message')}" for fault in faults)
+    named = "; ".join(f"{fault.get('field')}: {fault.get('message')}" for fault in faults)
     return f"{sentence}: {named}" if named and named not in sentence else sentence

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from jobstream.cli import exit_codes, values
 from jobstream.cli.client import Client
 from jobstream.cli.connection import ApiFlags, endpoint
-from jobstream.cli.output import between, moment, print_json, print_table
+from jobstream.cli.output import between, in_words, moment, print_json, print_table
 
 Priority = Literal["critical", "high", "normal", "low"]
 Status = Literal["waiting", "queued", "assigned", "running", "completed", "failed", "cancelled", "blocked"]
@@ -28,8 +28,8 @@ def submit(
     *arguments: Annotated[str, Parameter(name="COMMAND", help="What to run, after --.")],
     shell: Annotated[str | None, Parameter(help="Run this text by /bin/sh instead of a command.")] = None,
     name: Annotated[str | None, Parameter(help="What people call it; default: the program's name.")] = None,
-    cpu: Annotated[float | None, Parameter(help="Cores; a thousandth is the finest.")] = None,
-    memory: Annotated[str | None, Parameter(help="Such as 512M or 2G.")] = None,
+    cpu: Annotated[float, Parameter(help="Cores, to a thousandth; default: 1.")] = 1,
+    memory: Annotated[str, Parameter(help="Such as 512M or 2G; default: 1G.")] = "1G",
     priority: Annotated[Priority | None, Parameter(help="Which jobs go first.")] = None,
     queue: Annotated[str | None, Parameter(help="A backlog of your tenant.")] = None,
     timeout: Annotated[float | None, Parameter(help="Seconds that it may run.")] = None,
@@ -47,10 +47,12 @@ def submit(
     cancelled; 125 when it could not be submitted or never ran.
     """
     command = values.command(arguments, shell)
-    body: dict[str, Any] = {"name": name or values.job_name(command), "command": command}
-    resources = {"cpu": cpu, "memory_gb": None if memory is None else values.memory_gib(memory)}
+    body: dict[str, Any] = {
+        "name": name or values.job_name(command),
+        "command": command,
+        "resources": {"cpu": cpu, "memory_gb": values.memory_gib(memory)},
+    }
     more = {
-        "resources": {field: value for field, value in resources.items() if value is not None},
         "priority": priority,
         "queue": queue,
         "timeout_seconds": timeout,
@@ -138,34 +140,21 @@ def get(job_id: JobIdArgument, /, *, json: Json = False, flags: ApiFlags | None 
     if json:
         print_json(job)
         return
-    attempts = job.get("attempts") or []
-    times = {"created_at", "started_at", "ended_at"}
-    print_table(
-        ("field", "value"),
-        ((field, moment(value) if field in times else value) for field, value in job.items() if _shown(field, value)),
-    )
-    if attempts:
+    shown = {name: text for name, value in job.items() if name != "attempts" and (text := in_words(name, value))}
+    print_table(("field", "value"), shown.items())
+    if job["attempts"]:
         print()
         print_table(
             ("attempt", "outcome", "machine", "exit code", "signal", "started", "run time", "detail"),
             (
                 (
-                    attempt["attempt"],
-                    attempt.get("outcome") or "open",
-                    attempt["machine_id"],
-                    attempt.get("exit_code"),
-                    attempt.get("signal"),
-                    moment(attempt.get("started_at")),
-                    between(attempt.get("started_at"), attempt.get("ended_at")),
-                    attempt.get("detail"),
+                    *(attempt["attempt"], attempt["outcome"] or "open", attempt["machine_id"]),
+                    *(attempt["exit_code"], attempt["signal"], moment(attempt["started_at"])),
+                    *(between(attempt["started_at"], attempt["ended_at"]), attempt["detail"]),
                 )
-                for attempt in attempts
+                for attempt in job["attempts"]
             ),
         )
-
-
-def _shown(field: str, value: Any) -> bool:
-    return field != "attempts" and value not in (None, {}, [])
 
 
 def logs(
@@ -213,21 +202,18 @@ def cancel(
 def machines(*, json: Json = False, flags: ApiFlags | None = None) -> None:
     """List the machines: what they offer and whether they are there."""
     with connected(flags) as client:
-        found = client.request("GET", "/machines")
+        found = list(client.items("/machines", "machines"))
     if json:
-        print_json(found)
+        print_json({"machines": found})
         return
     print_table(
-        ("machine", "status", "cpu", "memory GiB", "labels", "since"),
+        ("machine", "status", "cpu", "memory GiB", "jobs", "labels", "since"),
         (
             (
-                machine["machine_id"],
-                machine["status"],
-                machine["resources"]["cpu"],
-                machine["resources"]["memory_gb"],
-                " ".join(f"{name}={value}" for name, value in sorted(machine["labels"].items())),
+                *(machine[field] for field in ("machine_id", "status", "cpu", "memory_gb", "jobs")),
+                in_words("labels", machine["labels"]),
                 moment(machine["admitted_at"]),
             )
-            for machine in found["machines"]
+            for machine in found
         ),
     )

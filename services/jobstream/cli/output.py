@@ -1,6 +1,7 @@
 """What people and programs read: tables for the former, one JSON document for the latter."""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -41,6 +42,19 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     with console.capture() as drawn:
         console.print(table)
     print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+
+
+def in_words(field: str, value: Any) -> str:
+    """A field of the API's answers for people; empty where there is nothing to say."""
+    if value is None or value is False or value in ({}, []):
+        return ""
+    if field.endswith("_at"):
+        return moment(value)
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={item}" for name, item in value.items())
+    if isinstance(value, list):
+        return shlex.join(value) if field == "command" else " ".join(map(str, value))
+    return "yes" if value is True else str(value)
 
 
 def moment(text: str | None) -> str:
