@@ -29,15 +29,23 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A JVM and the classpath of Kafka; `aot` is the JVM's start-up cache, which may not exist."""
+    """A JVM and the classpath of Kafka.
+
+    `aot` is the JVM's start-up cache (JEP 514): not there before `kafka.train` has made it, empty when that failed.
+    """
 
     executable: Path
     classpath: str
     aot: Path
 
+    @property
+    def trained(self) -> bool:
+        """Whether the start-up cache has been made, or tried and given up."""
+        return self.aot.exists()
+
     def command(self, *flags: str) -> list[str]:
         """The argv up to the main class; with the start-up cache where there is one (the JVM ignores one that does not fit)."""
-        cached = [f"-XX:AOTCache={self.aot}"] if self.aot.exists() else []
+        cached = [f"-XX:AOTCache={self.aot}"] if self.trained and self.aot.stat().st_size else []
         return [str(self.executable), *flags, *cached, "-cp", self.classpath]
 
 
@@ -54,7 +62,7 @@ def resolve(progress: Progress = lambda message: None) -> Java:
     if classpath is None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with _locked(folder / "lock", progress):
+            with locked(folder / "lock", progress):
                 classpath = _read_classpath(listed)
                 if classpath is None:
                     classpath = os.pathsep.join(str(path) for path in _fetch(pins, folder / "maven", progress))
@@ -158,7 +166,7 @@ def _write(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _locked(path: Path, progress: Progress) -> Iterator[None]:
+def locked(path: Path, progress: Progress) -> Iterator[None]:
     """Hold the file's lock: two runs on an empty cache fetch once. The holder's end, whichever, releases it."""
     with path.open("w") as file:
         try:

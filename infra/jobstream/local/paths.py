@@ -5,6 +5,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobstream.local.errors import LocalStackError
+
 
 def default_data() -> Path:
     """The data folder when none is given: `JOBSTREAM_DATA`, else `jobstream` below the user's XDG data folder."""
@@ -71,5 +73,10 @@ class Layout:
 
     def make(self) -> None:
         """Make the data folder (0700 when it is new) and the folder of the logs."""
-        self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.logs.mkdir(mode=0o700, exist_ok=True)
+        try:
+            self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.logs.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise LocalStackError(
+                f"the data folder {self.data} cannot be used ({error}): choose another with --data"
+            ) from error

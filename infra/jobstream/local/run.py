@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from jobstream.local import java, process, stack, state
+from jobstream.local import java, kafka, process, stack, state
 from jobstream.local.errors import LocalStackError, StackNotReady, StopTimedOut
 from jobstream.local.paths import Layout, default_data
 from jobstream.local.supervisor import Supervisor, tail
@@ -46,12 +46,13 @@ def up(
     Raises LocalStackError, when nothing of the stack lives any more.
     """
     layout = Layout(data=(data or default_data()).absolute())
-    kafka = java.resolve(progress)  # before the supervisor is detached: a download is shown, an error is raised here
+    jvm = java.resolve(progress)  # before the supervisor is detached: a download is shown, an error is raised here
+    kafka.train(jvm, progress)
     layout.make()
     if detach:
         ready(_detached(layout, agents, until))
     else:
-        _supervise(layout, kafka, agents, ready, until)
+        _supervise(layout, jvm, agents, ready, until)
 
 
 def down(data: Path | None = None) -> bool:
@@ -77,11 +78,11 @@ def status(data: Path | None = None) -> state.State | None:
     return current if state.supervisor_of(current) else None
 
 
-def _supervise(layout: Layout, kafka: java.Java, agents: int | None, ready: Ready, until: int | None) -> None:
+def _supervise(layout: Layout, jvm: java.Java, agents: int | None, ready: Ready, until: int | None) -> None:
     """Be the supervisor, until a signal."""
     with state.owned(layout):
         layout.state.unlink(missing_ok=True)
-        plan = stack.plan(layout, kafka, agents)
+        plan = stack.plan(layout, jvm, agents)
         told = False
 
         def changed(supervisor: Supervisor) -> None:

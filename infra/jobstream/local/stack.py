@@ -63,7 +63,7 @@ def children(plan: Plan) -> list[Child]:
     servers = [
         Child(
             name="kafka",
-            command=lambda: kafka.command(layout, plan.java, ports["kafka"], ports["controller"]),
+            command=lambda: kafka.command(layout.kafka, plan.java, ports["kafka"], ports["controller"]),
             ready=lambda: kafka.ready(plan.bootstrap),
             stop_grace_s=20.0,  # it takes 1 s; more when it flushes a long log
         ),
