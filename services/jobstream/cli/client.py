@@ -21,6 +21,7 @@ BACKOFF_FIRST_S: Final = 0.1
 WAIT_FIRST_S: Final = 0.02  # a short job ends within tens of ms
 WAIT_MOST_S: Final = 1.0
 WAIT_GROWTH: Final = 1.5
+PENDING_MOST_S: Final = 60.0  # a projector that is restarted shows what Kafka has within seconds
 PAGE_ITEMS: Final = 100
 BUSY: Final = frozenset((429, 502, 503, 504))  # refused before anything was done, or worth asking again
 
@@ -87,17 +88,25 @@ class Client:
             cursor = {"cursor": page["next_cursor"]}
             limit = None if limit is None else limit - len(page[field])
 
-    def wait(self, job_id: str, timeout_s: float | None = None) -> dict[str, Any] | None:
-        """The job when it has ended; None when the time is over."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        pause_s = WAIT_FIRST_S
-        while not has_ended(job := self.job(job_id)):
-            left_s = pause_s if deadline is None else deadline - time.monotonic()
+    def wait(self, job_id: str, timeout_s: float | None = None, *, pending: bool = False) -> dict[str, Any] | None:
+        """The job when it has ended; None when the time is over.
+
+        `pending`: Kafka has it (202), but the projection did not show it yet, so that a 404 means "not yet" for a while.
+        """
+        began, pause_s = time.monotonic(), WAIT_FIRST_S
+        while True:
+            try:
+                if has_ended(job := self.job(job_id)):
+                    return job
+                pending = False
+            except ApiError as error:
+                if error.status != 404 or not pending or time.monotonic() - began > PENDING_MOST_S:
+                    raise
+            left_s = pause_s if timeout_s is None else began + timeout_s - time.monotonic()
             if left_s <= 0:
                 return None
             time.sleep(min(pause_s, left_s))
             pause_s = min(pause_s * WAIT_GROWTH, WAIT_MOST_S)
-        return job
 
     def logs(self, job_id: str, *, attempt: int | None, follow: bool) -> Iterator[bytes]:
         """Output as it was written. A connection that breaks is opened again, without what came already."""

@@ -13,6 +13,7 @@ from jobstream.cli.connection import ApiFlags, endpoint
 from jobstream.cli.output import between, in_words, moment, print_json, print_table
 
 Priority = Literal["critical", "high", "normal", "low"]
+PENDING = "submitted"  # Kafka has the job, the projection does not show it yet
 Status = Literal["waiting", "queued", "assigned", "running", "completed", "failed", "cancelled", "blocked"]
 Json = Annotated[bool, Parameter(help="Print one JSON document.")]
 JobIdArgument = Annotated[str, Parameter(help="The job's id, as `submit` prints it.")]
@@ -68,7 +69,7 @@ def submit(
             return 0
         if not json:
             print(job["job_id"], flush=True)
-        return _waited(client, job["job_id"], None, json=json)
+        return _waited(client, job["job_id"], None, json=json, pending=job["status"] == PENDING)
 
 
 def wait(
@@ -84,8 +85,8 @@ def wait(
         return _waited(client, job_id, timeout, json=json)
 
 
-def _waited(client: Client, job_id: str, timeout_s: float | None, *, json: bool) -> int:
-    job = client.wait(job_id, timeout_s)
+def _waited(client: Client, job_id: str, timeout_s: float | None, *, json: bool, pending: bool = False) -> int:
+    job = client.wait(job_id, timeout_s, pending=pending)
     if job is None:
         print(f"jobstream: job {job_id} has not ended within {timeout_s:g} s", file=sys.stderr)
         return exit_codes.TIMED_OUT
@@ -210,9 +211,8 @@ def machines(*, json: Json = False, flags: ApiFlags | None = None) -> None:
         ("machine", "status", "cpu", "memory GiB", "jobs", "labels", "since"),
         (
             (
-                *(machine[field] for field in ("machine_id", "status", "cpu", "memory_gb", "jobs")),
-                in_words("labels", machine["labels"]),
-                moment(machine["admitted_at"]),
+                *(machine["machine_id"], machine["status"], *machine["resources"].values()),
+                *(machine["running_jobs"], in_words("labels", machine["labels"]), moment(machine["admitted_at"])),
             )
             for machine in found
         ),

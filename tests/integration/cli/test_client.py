@@ -194,3 +194,18 @@ def test_waiting_ends_with_the_job_or_with_the_time(server: Server, client: Clie
     assert client.wait("j") == {"status": "completed"}
     server.answers = [answer(200, {"status": "running"})]
     assert client.wait("j", timeout_s=0.05) is None
+
+
+def test_a_job_that_kafka_has_is_waited_for_until_it_is_shown(server: Server, client: Client) -> None:
+    unknown = answer(404, {"detail": "there is no job"})
+    server.answers = [unknown, unknown, answer(200, {"status": "running"}), answer(200, {"status": "completed"})]
+    assert client.wait("j", pending=True) == {"status": "completed"}
+    server.answers = [unknown]
+    with pytest.raises(ApiError, match="there is no job"):
+        client.wait("j")
+
+
+def test_a_job_that_was_shown_and_is_gone_is_an_error(server: Server, client: Client) -> None:
+    server.answers = [answer(200, {"status": "running"}), answer(404, {"detail": "there is no job"})]
+    with pytest.raises(ApiError, match="there is no job"):
+        client.wait("j", pending=True)
