@@ -3,14 +3,16 @@
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from jobstream.cli import exit_codes, values
-from jobstream.cli.client import Client
 from jobstream.cli.connection import ApiFlags, endpoint
 from jobstream.cli.output import between, in_words, moment, print_json, print_table
+
+if TYPE_CHECKING:
+    from jobstream.cli.client import Client
 
 Priority = Literal["critical", "high", "normal", "low"]
 PENDING = "submitted"  # Kafka has the job, the projection does not show it yet
@@ -20,7 +22,9 @@ JobIdArgument = Annotated[str, Parameter(help="The job's id, as `submit` prints 
 
 
 @contextmanager
-def connected(flags: ApiFlags | None) -> Iterator[Client]:
+def connected(flags: ApiFlags | None) -> Iterator["Client"]:
+    from jobstream.cli.client import Client  # with httpx 0.2 s, which `--help` need not wait for
+
     with Client(endpoint(flags)) as client:
         yield client
 
@@ -85,7 +89,7 @@ def wait(
         return _waited(client, job_id, timeout, json=json)
 
 
-def _waited(client: Client, job_id: str, timeout_s: float | None, *, json: bool, pending: bool = False) -> int:
+def _waited(client: "Client", job_id: str, timeout_s: float | None, *, json: bool, pending: bool = False) -> int:
     job = client.wait(job_id, timeout_s, pending=pending)
     if job is None:
         print(f"jobstream: job {job_id} has not ended within {timeout_s:g} s", file=sys.stderr)

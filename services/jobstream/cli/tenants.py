@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
-from jobstream.cli.client import Client
 from jobstream.cli.connection import ApiFlags, endpoint
 from jobstream.cli.output import moment, print_json, print_table
+
+if TYPE_CHECKING:
+    from jobstream.cli.client import Client
 
 Json = Annotated[bool, Parameter(help="Print one JSON document.")]
 Tenant = Annotated[str, Parameter(help="The tenant's name: small letters, digits, - and _.")]
@@ -20,7 +22,9 @@ app = App(
 
 
 @contextmanager
-def _admin(flags: ApiFlags | None) -> Iterator[Client]:
+def _admin(flags: ApiFlags | None) -> Iterator["Client"]:
+    from jobstream.cli.client import Client  # with httpx 0.2 s, which `--help` need not wait for
+
     with Client(endpoint(flags, admin=True)) as client:
         yield client
 
