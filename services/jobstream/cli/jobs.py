@@ -46,10 +46,11 @@ def submit(
     json: Json = False,
     flags: ApiFlags | None = None,
 ) -> int:
-    """Submit a job. Prints its id; with --wait, ends with its exit code.
+    """Submit a job and print its id. With --wait, end as the job ends:
 
-    Exit codes with --wait: the job's own; 128 + n when signal n ended it; 124 when it was out of time; 130 when it was
-    cancelled; 125 when it could not be submitted or never ran.
+    the job's own exit code; 128 + n when signal n ended it;
+    124 when it was out of time; 130 when it was cancelled;
+    125 when it could not be submitted, never ran, or was lost.
     """
     command = values.command(arguments, shell)
     body: dict[str, Any] = {

@@ -35,7 +35,10 @@ def settings_of(flags: ServiceFlags | None, **more: Any) -> Any:
 
 
 def _run(service: str, flags: ServiceFlags | None, **more: Any) -> None:
+    from jobstream.runtime.service import configure_logging
+
     settings = settings_of(flags, **more)
+    configure_logging(settings.log_level)
     import_module(f"jobstream.{service}.__main__").run(settings)
 
 
