@@ -16,7 +16,8 @@ from jobstream.local.process import Command
 from jobstream.local.supervisor import Child, Restart, Supervisor
 
 SERVERS = ("kafka", "postgres")
-STEPS = ("migrate", "topics")
+STEPS = ("migrate", "keys", "topics")
+TENANT = "default"  # whose key `up` shows
 SERVICES = ("scheduler", "projector")
 AGENT_CPU = 2
 AGENT_MEMORY_GB = 4
@@ -112,6 +113,13 @@ def _services(plan: Plan, agents: int) -> list[Child]:
 
     steps = [
         Child(name="migrate", command=cli("migrate"), after=["postgres"], restart=Restart.ONCE),
+        Child(
+            name="keys",
+            # Forced: the file is what counts. A database with a key that was lost with its file gets one more.
+            command=cli("admin", "init", "--tenant", TENANT, "--force", "--save", str(plan.layout.keys)),
+            after=["migrate"],
+            restart=Restart.ONCE,
+        ),
         Child(name="topics", command=cli("topics", "provision"), after=["kafka"], restart=Restart.ONCE),
     ]
     services = [Child(name=name, command=cli(name), after=STEPS) for name in SERVICES]
