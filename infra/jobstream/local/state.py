@@ -76,8 +76,7 @@ def ports(layout: Layout, names: tuple[str, ...]) -> dict[str, int]:
     held: list[socket.socket] = []  # until all are chosen, so that no two are the same
     try:
         for name in names:
-            listener = _bind(kept.get(name, 0)) or _bind(0)
-            assert listener is not None
+            listener = _try_bind(kept.get(name, 0)) or bind(0)
             held.append(listener)
             chosen[name] = listener.getsockname()[1]
     finally:
@@ -87,15 +86,23 @@ def ports(layout: Layout, names: tuple[str, ...]) -> dict[str, int]:
     return chosen
 
 
-def _bind(port: int) -> socket.socket | None:
+def bind(port: int) -> socket.socket:
+    """Hold a loopback port (0: any free one); raises OSError when it is taken."""
     listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the last run may linger
     try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the last run may linger
         listener.bind(("127.0.0.1", port))
     except OSError:
         listener.close()
-        return None
+        raise
     return listener
+
+
+def _try_bind(port: int) -> socket.socket | None:
+    try:
+        return bind(port)
+    except OSError:
+        return None
 
 
 def read_keys(layout: Layout) -> dict[str, str]:
