@@ -4,7 +4,7 @@
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import orjson
@@ -33,6 +33,11 @@ MESSAGES: Final[dict[str, type[Message]]] = {message.TYPE: message for message i
 def encode(message: Model) -> bytes:
     """The JSON of a message or of a part of one, without what is at its default: a reader has the same defaults."""
     return orjson.dumps(message.model_dump(exclude_defaults=True), option=orjson.OPT_NON_STR_KEYS)
+
+
+def encode_with_spec(fields: Mapping[str, object], spec_json: bytes) -> bytes:
+    """The JSON of an AssignAttempt from its other fields and a JobSpec that is JSON already: it is parsed only once."""
+    return orjson.dumps({**fields, "spec": orjson.Fragment(spec_json)})
 
 
 def decode(type_name: str, value: bytes | None) -> Message:

@@ -15,7 +15,7 @@ CONTENT_TYPE: Final = b"application/json"
 TOKEN_INDEX_BITS: Final = 16  # events of one round; the rest of 63 bits is the round: 40 years at 100,000 rounds/s
 CAUSE_STATE: Final = "state"  # what follows from the state, not from one input
 
-Headers = list[tuple[str, bytes]]
+Headers = list[tuple[str, str | bytes | None]]  # the type that Kafka clients take; the values here are bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def parse_time(text: str) -> int:
 
 
 def to_headers(envelope: Envelope) -> Headers:
-    headers = [
+    headers: Headers = [
         ("ce_specversion", SPEC_VERSION),
         ("ce_id", envelope.id.encode()),
         ("ce_type", envelope.type.encode()),

@@ -151,3 +151,8 @@ def offsets_at(consumer: Consumer, partitions: Iterable[tuple[str, int]], where:
 def assign_at(consumer: Consumer, offsets: Mapping[tuple[str, int], int]) -> None:
     """Read on from these next offsets."""
     consumer.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()])
+
+
+def headers_of(message: Message) -> list[tuple[str, bytes | None]] | None:
+    """The headers of a record that was read: a list of name and bytes, as the client delivers them."""
+    return message.headers()  # type: ignore[return-value]
