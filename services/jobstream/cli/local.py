@@ -67,7 +67,13 @@ def status(*, data: Data = None, json: Json = False) -> int:
         print_table(
             ("process", "state", "pid", "restarts", "log"),
             (
-                (child["name"], "up" if child["ready"] else "starting", child["pid"], child["restarts"], child["log"])
+                (
+                    child["name"],
+                    "ready" if child["ready"] else "starting",
+                    child["pid"],
+                    child["restarts"],
+                    child["log"],
+                )
                 for child in found["children"]
             ),
         )

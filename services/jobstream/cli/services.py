@@ -1,5 +1,6 @@
 """Commands that run a service in the foreground, and those that prepare its database."""
 
+import logging
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from jobstream.cli import values
+from jobstream.runtime.errors import JobstreamError
 
 
 @Parameter(name="*")
@@ -39,7 +41,13 @@ def _run(service: str, flags: ServiceFlags | None, **more: Any) -> None:
 
     settings = settings_of(flags, **more)
     configure_logging(settings.log_level)
-    import_module(f"jobstream.{service}.__main__").run(settings)
+    try:
+        import_module(f"jobstream.{service}.__main__").run(settings)
+    except JobstreamError:
+        raise
+    except Exception:  # a fault of ours: the log of a service has the whole of it
+        logging.getLogger(__name__).exception("the %s ends", service)
+        raise
 
 
 def api(
