@@ -69,6 +69,10 @@ def submit(
     body |= {field: value for field, value in more.items() if value not in (None, {})}
     with connected(flags) as client:
         job = client.submit(body, idempotency_key)
+        if job["status"] == PENDING:
+            print(
+                "jobstream: Kafka has the job; `list` and `get` show it when the scheduler has read it", file=sys.stderr
+            )
         if not wait:
             print_json(job) if json else print(job["job_id"])
             return 0

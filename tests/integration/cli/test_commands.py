@@ -1,49 +1,19 @@
 """The commands against a whole local stack: real Kafka, PostgreSQL, services and agents, and real processes as jobs."""
 
 import json
-import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.command_line import JOBSTREAM, WITHIN_S, run
 
-JOBSTREAM = (sys.executable, "-m", "jobstream.cli")
-WITHIN_S = 60.0  # commands take below a second; a busy machine takes longer
-UP_WITHIN_S = 180.0
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture(scope="module")
-def environment() -> Iterator[dict[str, str]]:
-    """The variables of a user who has just typed `jobstream up --agents 2 --detach`."""
-    data = Path(tempfile.mkdtemp(prefix="jobstream-cli-"))
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("JOBSTREAM_")}
-    variables = {**clean, "JOBSTREAM_DATA": str(data), "JOBSTREAM_KILL_GRACE_MS": "2000"}
-    try:
-        up = run(variables, "up", "--agents", "2", "--detach", "--json", within_s=UP_WITHIN_S)
-        assert up.returncode == 0, up.stderr
-        described = json.loads(up.stdout)
-        assert set(described) == {"api_url", "api_key", "admin_key", "kafka", "postgres", "data", "metrics_urls"}
-        yield variables
-    finally:
-        run(variables, "down", within_s=UP_WITHIN_S)
-        shutil.rmtree(data, ignore_errors=True)
-
-
-def run(environment: dict[str, str], *arguments: str, within_s: float = WITHIN_S) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        (*JOBSTREAM, *arguments), env=environment, capture_output=True, text=True, timeout=within_s, errors="replace"
-    )
 
 
 def submitted(environment: dict[str, str], *arguments: str) -> str:
@@ -197,15 +167,15 @@ def test_both_machines_are_listed(environment: dict[str, str]) -> None:
 
 
 def test_tenants_and_keys_come_and_go(environment: dict[str, str]) -> None:
-    assert run(environment, "tenants", "create", "search").returncode == 0
-    again = run(environment, "tenants", "create", "search")
+    assert run(environment, "tenants", "create", "cli-tenant").returncode == 0
+    again = run(environment, "tenants", "create", "cli-tenant")
     assert again.returncode == 125
     assert "exists" in again.stderr
-    key = run(environment, "tenants", "create-key", "search", "--name", "ci").stdout.strip()
+    key = run(environment, "tenants", "create-key", "cli-tenant", "--name", "ci").stdout.strip()
     assert json.loads(run(environment | {"JOBSTREAM_API_KEY": key}, "list", "--json").stdout) == {"jobs": []}
-    (listed,) = json.loads(run(environment, "tenants", "keys", "search", "--json").stdout)["keys"]
+    (listed,) = json.loads(run(environment, "tenants", "keys", "cli-tenant", "--json").stdout)["keys"]
     assert key not in json.dumps(listed)
-    assert run(environment, "tenants", "revoke-key", "search", listed["key_id"]).returncode == 0
+    assert run(environment, "tenants", "revoke-key", "cli-tenant", listed["key_id"]).returncode == 0
     refused = run(environment | {"JOBSTREAM_API_KEY": key}, "list")
     assert refused.returncode == 125
     assert "unknown or was revoked" in refused.stderr
