@@ -111,7 +111,9 @@ class Client:
     def logs(self, job_id: str, *, attempt: int | None, follow: bool) -> Iterator[bytes]:
         """Output as it was written. A connection that breaks is opened again, without what came already."""
         path = f"/jobs/{quote(job_id, safe='')}/logs"
-        query = {"follow": "true" if follow else "false"} | ({} if attempt is None else {"attempt": str(attempt)})
+        # Named from the start: what is skipped after a lost connection must be of the same attempt.
+        attempt = attempt or self.job(job_id)["attempt"]
+        query = {"follow": "true" if follow else "false"} | ({"attempt": str(attempt)} if attempt else {})
         received, failures = 0, 0
         while True:
             skip = received
@@ -127,6 +129,8 @@ class Client:
                 return
             except httpx.TransportError as error:
                 failures += 1
+                if received:
+                    query.setdefault("attempt", "1")  # there was none when we began, so that it was the first
                 if failures > RETRIES_MAX:
                     raise self._unreachable(error) from None
                 time.sleep(BACKOFF_FIRST_S * 2 ** (failures - 1))

@@ -179,11 +179,18 @@ def test_logs_go_on_after_a_lost_connection_without_repeating_a_byte(server: Ser
     assert server.seen[0][1] == "/api/v1/jobs/j/logs?follow=true&attempt=2"
 
 
+def test_logs_of_a_job_that_was_queued_stay_with_its_first_attempt(server: Server, client: Client) -> None:
+    server.answers = [answer(200, {"attempt": 0}), cut(b"abcdef", 2), cut(b"abcdef", 6)]
+    assert b"".join(client.logs("j", attempt=None, follow=True)) == b"abcdef"
+    paths = [path for _, path, _, _ in server.seen]
+    assert paths[1:] == ["/api/v1/jobs/j/logs?follow=true", "/api/v1/jobs/j/logs?follow=true&attempt=1"]
+
+
 def test_logs_that_break_at_the_same_byte_again_and_again_are_given_up(server: Server, client: Client) -> None:
     server.answers = [cut(b"x" * 100, 10)]
     received = bytearray()
     with pytest.raises(Unavailable):
-        for chunk in client.logs("j", attempt=None, follow=False):
+        for chunk in client.logs("j", attempt=1, follow=False):
             received += chunk
     assert received == b"x" * 10
     assert len(server.seen) == client_module.RETRIES_MAX + 1
