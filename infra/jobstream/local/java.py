@@ -57,7 +57,7 @@ def resolve(progress: Progress = lambda message: None) -> Java:
     executable, runtime = _jvm()
     folder = paths.cache() / f"kafka-{KAFKA_VERSION}"
     pinned = pins()
-    listed = folder / f"classpath-{hashlib.sha256(repr(pinned).encode()).hexdigest()[:12]}"
+    listed = folder / f"classpath-{_digest(repr(pinned))}"
     classpath = _read_classpath(listed)
     if classpath is None:
         try:
@@ -65,13 +65,16 @@ def resolve(progress: Progress = lambda message: None) -> Java:
             with locked(folder / "lock", progress):
                 classpath = _read_classpath(listed)
                 if classpath is None:
-                    classpath = os.pathsep.join(str(path) for path in _fetch(pinned, folder / "maven", progress))
-                    _write(listed, classpath)
+                    jars = _fetch(pinned, folder / "maven", progress)
+                    # Relative: a cache may be moved, or be another user's copy.
+                    _write(listed, "\n".join(str(jar.relative_to(folder)) for jar in jars))
+                    classpath = os.pathsep.join(map(str, jars))
         except OSError as error:
             raise JavaUnavailable(
                 f"the cache {folder} cannot be written ({error}): set XDG_CACHE_HOME to another folder"
             ) from error
-    return Java(executable=executable, classpath=classpath, aot=folder / f"jdk-{runtime}.aot")
+    fits = _digest(classpath)  # the JVM wants the very paths that it was made with
+    return Java(executable=executable, classpath=classpath, aot=folder / f"jdk-{runtime}-{fits}.aot")
 
 
 def maven_repository() -> str:
@@ -115,12 +118,16 @@ def _jvm() -> tuple[Path, str]:
 
 
 def _read_classpath(listed: Path) -> str | None:
-    """The classpath in the file, if all its jars are still there."""
+    """The classpath that the file lists, if all its jars are there."""
     try:
-        classpath = listed.read_text()
+        jars = [str(listed.parent / jar) for jar in listed.read_text().splitlines()]
     except OSError:
         return None
-    return classpath if all(Path(jar).exists() for jar in classpath.split(os.pathsep)) else None
+    return os.pathsep.join(jars) if all(os.access(jar, os.R_OK) for jar in jars) else None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _fetch(pinned: list[tuple[str, str]], folder: Path, progress: Progress) -> list[Path]:

