@@ -121,31 +121,26 @@ def offsets_at(consumer: Consumer, partitions: Iterable[tuple[str, int]], where:
     """Offsets of many partitions in one request: `where` is OFFSET_BEGINNING, OFFSET_END or a time in ms.
 
     The end is what a reader at the consumer's isolation level can reach. Ask for it and assign that number:
-    OFFSET_END itself resolves late and misses what is produced right after `assign`.
-    For a time: the first record at or after it, else the end.
+    assigning OFFSET_END itself resolves late and misses what is produced right after it.
+    For a time: the first record at or after it, else the end. Raises Unavailable.
     """
-    keys = list(partitions)
-    found: dict[tuple[str, int], int] = {}
-    if where in (OFFSET_BEGINNING, OFFSET_END):
-        for topic, partition in keys:
-            try:
-                low, high = consumer.get_watermark_offsets(
-                    TopicPartition(topic, partition), timeout=METADATA_TIMEOUT_S, cached=False
-                )
-            except KafkaException as error:
-                raise Unavailable(f"no offsets of {topic}/{partition}: {error.args[0].str()}") from error
-            found[topic, partition] = low if where == OFFSET_BEGINNING else high
-        return found
-    try:
-        answers = consumer.offsets_for_times([TopicPartition(*key, where) for key in keys], timeout=METADATA_TIMEOUT_S)
+    wanted = [TopicPartition(topic, partition, where) for topic, partition in partitions]
+    if not wanted:
+        return {}
+    try:  # Kafka's ListOffsets takes -1 (OFFSET_END) and -2 (OFFSET_BEGINNING) in the place of a time
+        answers = consumer.offsets_for_times(wanted, timeout=METADATA_TIMEOUT_S)
     except KafkaException as error:
-        raise Unavailable(f"no offsets by time: {error.args[0].str()}") from error
-    late = [(answer.topic, answer.partition) for answer in answers if answer.offset < 0]
-    ends = offsets_at(consumer, late, OFFSET_END)
-    return {
-        (answer.topic, answer.partition): answer.offset if answer.offset >= 0 else ends[answer.topic, answer.partition]
-        for answer in answers
-    }
+        raise Unavailable(f"Kafka does not tell offsets: {error.args[0].str()}") from error
+    found: dict[tuple[str, int], int] = {}
+    for answer in answers:
+        if answer.error is not None:
+            raise Unavailable(f"Kafka does not tell offsets of {answer.topic}/{answer.partition}: {answer.error.str()}")
+        if answer.offset >= 0:
+            found[answer.topic, answer.partition] = answer.offset
+    late = [(place.topic, place.partition) for place in wanted if (place.topic, place.partition) not in found]
+    if late and where in (OFFSET_BEGINNING, OFFSET_END):
+        raise Unavailable(f"Kafka does not tell offsets of {late[0][0]}/{late[0][1]}")
+    return {**found, **offsets_at(consumer, late, OFFSET_END)}
 
 
 def assign_at(consumer: Consumer, offsets: Mapping[tuple[str, int], int]) -> None:

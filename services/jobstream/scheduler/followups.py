@@ -15,8 +15,7 @@ from jobstream.topics.catalogue import COMPLETIONS, HEARTBEATS, MACHINES
 
 
 def followups(state: State, times: LeaseTimes, most: int) -> Iterator[Message]:
-    """Attempts that were heard for the first time, leases and machines that are gone; at most `most` of each."""
-    yield from _starts(state, most)
+    """Leases and machines that are gone; at most `most` of each."""
     yield from _sessions_gone(state, most)
     if state.soft.barrier:
         _lower_barrier(state)
@@ -25,7 +24,8 @@ def followups(state: State, times: LeaseTimes, most: int) -> Iterator[Message]:
         yield from _lost_machines(state, times, most)
 
 
-def _starts(state: State, most: int) -> Iterator[Message]:
+def starts(state: State, most: int) -> Iterator[Message]:
+    """Attempts that were heard for the first time."""
     for key in list(islice(state.soft.to_start, most)):
         job = state.jobs[key]
         lease = job.lease

@@ -22,14 +22,14 @@ SLACK_MS: Final = 3_600_000  # the database's clock is not the broker's: load th
 LOG_OFFSETS: Final = "SELECT topic, partition, next_offset, next_sequence, last_round FROM projection_offsets"
 LIVE_JOBS: Final = """
     COPY (
-        SELECT tenant, job_id::text, queue, priority::int4, cpu_millis, memory_mib, digest,
+        SELECT tenant, job_id::text, queue, priority::int4, digest,
                convert_to(spec::text, 'UTF8'), accepted, status, attempt, lost_attempts, cancel_requested,
                machine_id, session, token, presence
         FROM jobs WHERE status NOT IN ('completed', 'failed', 'cancelled') ORDER BY accepted
     ) TO STDOUT (FORMAT BINARY)
 """
 LIVE_JOB_TYPES: Final = (
-    *("text", "text", "text", "int4", "int4", "int4", "text", "bytea", "int8", "text", "int4", "int4", "bool"),
+    *("text", "text", "text", "int4", "text", "bytea", "int8", "text", "int4", "int4", "bool"),
     *("text", "text", "int8", "int8"),
 )
 ENDED_JOBS: Final = """
@@ -88,10 +88,8 @@ def _load_jobs(connection: psycopg.Connection[Any], state: State, keep_alive: Ca
 
 
 def _job(row: tuple[Any, ...]) -> Job:
-    (tenant, job_id, queue, priority, cpu, memory, digest, spec_json, accepted, status, attempt, lost, cancel) = row[
-        :13
-    ]
-    machine_id, session, token, presence = row[13:]
+    tenant, job_id, queue, priority, digest, spec_json, accepted, status, attempt, lost, cancel = row[:11]
+    machine_id, session, token, presence = row[11:]
     lease = None
     if status in ("assigned", "running"):
         lease = Lease(
@@ -102,15 +100,15 @@ def _job(row: tuple[Any, ...]) -> Job:
             presence=presence,
             started=status == "running",
         )
-    required = orjson.loads(spec_json).get("required_labels", {}) if b'"required_labels"' in spec_json else {}
+    spec = orjson.loads(spec_json)
     return Job(
         tenant=tenant,
         job_id=job_id,
         queue=queue,
         priority=priority,
-        cpu_millis=cpu,
-        memory_mib=memory,
-        required_labels=sorted_labels(required),
+        cpu_millis=spec["resources"]["cpu_millis"],
+        memory_mib=spec["resources"]["memory_mib"],
+        required_labels=sorted_labels(spec.get("required_labels", {})),
         digest=digest,
         spec_json=bytes(spec_json),
         accepted=accepted,

@@ -4,14 +4,15 @@ Facts change the state as they are made, through `evolve`, so that what is decid
 transaction fails the state is worth nothing and is thrown away.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from jobstream.scheduler.answers import Answer, Grants, answer
 from jobstream.scheduler.evolve import evolve, evolve_round
-from jobstream.scheduler.followups import followups
-from jobstream.scheduler.inputs import Fault, Input, base_topic
+from jobstream.scheduler.followups import followups, starts
+from jobstream.scheduler.inputs import TOPIC_ORDER, Fault, Input, base_topic
 from jobstream.scheduler.leases import LeaseTimes
 from jobstream.scheduler.memory import WINDOW_MS
 from jobstream.scheduler.observe import observe
@@ -21,7 +22,7 @@ from jobstream.schemas import events as ev
 from jobstream.schemas.base import Message
 from jobstream.schemas.codec import VALUE_BYTES_MAX, encode, encode_with_spec
 from jobstream.schemas.envelope import CAUSE_STATE, Stamp
-from jobstream.topics.catalogue import FLEET, LIFECYCLE, SUBMISSIONS
+from jobstream.topics.catalogue import COMPLETIONS, FLEET, LIFECYCLE, SUBMISSIONS
 
 ROUND_INPUTS_MAX: Final = 5_000  # a round stays below about 200 ms
 FOLLOWUPS_MAX: Final = 5_000
@@ -108,7 +109,13 @@ def run_round(
     this = Round(state.round + 1, state.epoch, max(now_ms, state.now_ms))
     ordered = sorted(inputs, key=lambda record: record.order)
     ranges = _ranges(state, ordered)
-    for record in ordered:
+    # Starts are told before the reports of the same round, so that a short job is seen running too.
+    reports_at = bisect_left(ordered, TOPIC_ORDER[COMPLETIONS.name], key=lambda record: record.order[0])
+    for record in ordered[:reports_at]:
+        _take(state, this, record, rules, suspects, answered)
+    for event in starts(state, FOLLOWUPS_MAX):
+        _write(state, this, event, CAUSE_STATE)
+    for record in ordered[reports_at:]:
         _take(state, this, record, rules, suspects, answered)
     _quarantine(state, this, suspects)
     for event in followups(state, rules.lease, FOLLOWUPS_MAX):
