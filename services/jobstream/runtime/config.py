@@ -100,6 +100,7 @@ class Settings(BaseSettings):
     labels: dict[str, str] = Field(default_factory=dict)
     run_as: str | None = None  # user whom a root agent runs jobs as; default: an unprivileged one
     kill_grace_ms: Annotated[int, Field(ge=0, le=600_000)] = 10_000
+    drain_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 30_000  # for what runs when the agent is told to stop
     log_bytes_max: Annotated[int, Field(ge=1_024)] = 256 * 1024 * 1024  # of one attempt; the rest is cut with a marker
 
     lease: LeaseSettings = Field(default_factory=LeaseSettings)
