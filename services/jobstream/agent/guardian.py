@@ -112,7 +112,7 @@ class Guardian:
         if (attempt := self._attempts.get(token)) is not None:
             attempt.end(message["reason"], now, message.get("grace_ms", self._grace_ms))
         elif self._leases.ban(token):
-            self._say({"did": "banned", "token": token})
+            self._say({"did": "banned", "token": token, "lease": message.get("lease")})
 
     def _start(self, message: dict[str, Any], now: int) -> None:
         token = message["token"]
@@ -127,7 +127,9 @@ class Guardian:
         )
         if isinstance(answer, Refused):
             self._say({"did": "refused", "token": token, "code": answer.code, "detail": None})
-        elif isinstance(answer, Admitted):
+        elif answer is None:
+            self._say({"did": "known", "token": token})
+        else:
             try:
                 self._attempts[token] = self._launch(message, answer, now)
             except OSError as error:

@@ -14,7 +14,9 @@ from jobstream.agent.channel import Channel, ChannelClosed
 from jobstream.runtime.errors import JobstreamError
 
 READY_WAIT_S: Final = 20.0  # a Python process starts in 0.1 s; much more on a machine that swaps
-GONE_WAIT_S: Final = 10.0  # the kernel ends a whole PID namespace within ms; a process in a stuck system call takes longer
+GONE_WAIT_S: Final = (
+    10.0  # the kernel ends a whole PID namespace within ms; a process in a stuck system call takes longer
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
