@@ -49,8 +49,8 @@ def _bound(settings: Settings) -> socket.socket:
         ) from None
 
 
-async def _serve(app: Application, listener: socket.socket) -> None:
-    server = Server(
+def make_server(app: Application) -> Server:
+    return Server(
         uvicorn.Config(
             app,
             http="httptools",
@@ -65,6 +65,10 @@ async def _serve(app: Application, listener: socket.socket) -> None:
             backlog=BACKLOG,
         )
     )
+
+
+async def _serve(app: Application, listener: socket.socket) -> None:
+    server = make_server(app)
 
     def stop() -> None:
         app.state.context.stopping.set()

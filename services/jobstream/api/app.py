@@ -77,7 +77,7 @@ def make_app(settings: Settings) -> Application:
         logs=LogStore(settings.log_store_url),
         readiness=Readiness(settings, database, commands),
     )
-    app = Application(**openapi.DESCRIPTION, lifespan=_lifespan)
+    app = Application(**openapi.DESCRIPTION, lifespan=_lifespan, redirect_slashes=False)
     app.state.context = context
     for routes in (routes_jobs, routes_logs, routes_machines, routes_tenants, routes_health):
         app.include_router(routes.router)

@@ -12,6 +12,7 @@ TYPE_PREFIX: Final = "urn:jobstream:problem:"
 ERRORS_MAX: Final = 20  # a body with 10,000 faults is not told all of them
 FIELD_LENGTH_MAX: Final = 200  # names of fields may come from the sender
 RETRY_AFTER_S: Final = 1
+NAME_OF_ENTRY: Final = "[key]"  # how pydantic says that the name of an entry is meant, not its value
 
 TITLES: Final[Mapping[str, str]] = {
     "bad-request": "The request cannot be read",
@@ -112,7 +113,10 @@ def invalid(errors: Iterable[Fault]) -> Problem:
 def faults_of(error: ValidationError, hidden: frozenset[str] = frozenset()) -> tuple[Fault, ...]:
     """The faults without the values, which may be secret. `hidden` are parts of locations that only pydantic knows."""
     found = error.errors(include_url=False, include_input=False, include_context=False)[:ERRORS_MAX]
-    return tuple((field_name(fault["loc"], hidden), _message(fault["type"], fault["msg"])) for fault in found)
+    return tuple(
+        (field_name(fault["loc"], hidden | {NAME_OF_ENTRY}), _message(fault["type"], fault["msg"], fault["loc"]))
+        for fault in found
+    )
 
 
 def field_name(location: Iterable[str | int], hidden: frozenset[str] = frozenset()) -> str:
@@ -125,7 +129,9 @@ def field_name(location: Iterable[str | int], hidden: frozenset[str] = frozenset
     return name or "body"
 
 
-def _message(kind: str, message: str) -> str:
+def _message(kind: str, message: str, location: tuple[str | int, ...]) -> str:
+    if location[-1:] == (NAME_OF_ENTRY,):
+        return f"its name: {message}"
     if kind == "extra_forbidden":
         return "unknown field"
     if kind == "missing":
