@@ -76,6 +76,7 @@ def _stack(agents: int, screen: Screen) -> Iterator[dict[str, Any]]:
 
     described: dict[str, Any] = {}
     with _folder("jobstream-demo-") as data:
+        data.chmod(0o711)  # root's jobs, which are another user's, can reach their working folders inside
         screen.say(f"starting Kafka, PostgreSQL, the services and {agents} agents")
         try:
             asked(

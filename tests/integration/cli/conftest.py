@@ -17,6 +17,7 @@ UP_WITHIN_S = 180.0
 def environment() -> Iterator[dict[str, str]]:
     """The variables of a user who has just typed `jobstream up --agents 2 --detach`."""
     data = Path(tempfile.mkdtemp(prefix="jobstream-cli-"))
+    data.chmod(0o711)  # root's jobs, which are another user's, can reach their working folders inside
     clean = {name: value for name, value in os.environ.items() if not name.startswith("JOBSTREAM_")}
     variables = {**clean, "JOBSTREAM_DATA": str(data)}
     configured = {"JOBSTREAM_KILL_GRACE_MS": "2000", "JOBSTREAM_PRODUCERS": '{"billing": ["default"]}'}
