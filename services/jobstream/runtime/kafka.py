@@ -1,6 +1,7 @@
 """Kafka clients as this project uses them: their properties in one place, and waits that are bounded."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from jobstream.runtime.errors import Unavailable
 log = logging.getLogger(__name__)
 
 METADATA_TIMEOUT_S: Final = 10.0  # a broker that is up answers in milliseconds; one that restarts needs seconds
+LEADERLESS: Final = frozenset((KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE))
+LEADERLESS_WAIT_S: Final = 0.1
 DELIVERY_TIMEOUT_MS: Final = 30_000
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024  # of one partition in librdkafka's queue: 100 partitions stay bounded
 BATCH_RECORDS_MAX: Final = 2_000
@@ -127,12 +130,8 @@ def offsets_at(consumer: Consumer, partitions: Iterable[tuple[str, int]], where:
     wanted = [TopicPartition(topic, partition, where) for topic, partition in partitions]
     if not wanted:
         return {}
-    try:  # Kafka's ListOffsets takes -1 (OFFSET_END) and -2 (OFFSET_BEGINNING) in the place of a time
-        answers = consumer.offsets_for_times(wanted, timeout=METADATA_TIMEOUT_S)
-    except KafkaException as error:
-        raise Unavailable(f"Kafka does not tell offsets: {error.args[0].str()}") from error
     found: dict[tuple[str, int], int] = {}
-    for answer in answers:
+    for answer in _list_offsets(consumer, wanted):
         if answer.error is not None:
             raise Unavailable(f"Kafka does not tell offsets of {answer.topic}/{answer.partition}: {answer.error.str()}")
         if answer.offset >= 0:
@@ -141,6 +140,21 @@ def offsets_at(consumer: Consumer, partitions: Iterable[tuple[str, int]], where:
     if late and where in (OFFSET_BEGINNING, OFFSET_END):
         raise Unavailable(f"Kafka does not tell offsets of {late[0][0]}/{late[0][1]}")
     return {**found, **offsets_at(consumer, late, OFFSET_END)}
+
+
+def _list_offsets(consumer: Consumer, wanted: list[TopicPartition]) -> list[TopicPartition]:
+    """Kafka's ListOffsets takes -1 (OFFSET_END) and -2 (OFFSET_BEGINNING) in the place of a time.
+
+    A partition that was just made, or whose broker just started, has no leader for a moment: asked again for a while.
+    """
+    deadline = time.monotonic() + METADATA_TIMEOUT_S
+    while True:
+        try:
+            return consumer.offsets_for_times(wanted, timeout=METADATA_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() not in LEADERLESS or time.monotonic() > deadline:
+                raise Unavailable(f"Kafka does not tell offsets: {error.args[0].str()}") from error
+            time.sleep(LEADERLESS_WAIT_S)
 
 
 def assign_at(consumer: Consumer, offsets: Mapping[tuple[str, int], int]) -> None:

@@ -1,0 +1,41 @@
+"""A whole stack for one measurement, and settings that reach it."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jobstream.local import run
+from jobstream.runtime.config import Settings, load_settings
+
+
+@contextmanager
+def whole_stack(folder: Path, agents: int) -> Iterator[Settings]:
+    """Kafka, PostgreSQL and every service, in a folder of the run's own; gone afterwards, even if this is killed."""
+    # jobs run as another user, who must reach the folder
+    folder.chmod(0o755)
+    data = folder / "data"
+    run.up(agents=agents, data=data, detach=True, ready=lambda _: None, progress=say, until=os.getpid())
+    try:
+        described = run.status(data)
+        assert described is not None, "the stack ended right after it was ready"
+        yield load_settings(
+            kafka=described["kafka"],
+            postgres=described["postgres"],
+            api_url=described["api_url"],
+            api_key=described["api_key"],
+            replication_factor=1,
+            unsafe_replication=True,
+        )
+    finally:
+        run.down(data)
+
+
+def say(message: str) -> None:
+    sys.stderr.write(message + "\n")
+
+
+def percentile(sorted_values: list[float], share: float) -> float:
+    """The value below which `share` of the values lie."""
+    return sorted_values[min(len(sorted_values) - 1, int(len(sorted_values) * share))]
