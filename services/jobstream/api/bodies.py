@@ -11,6 +11,7 @@ from jobstream.schemas.codec import parse_json
 from jobstream.schemas.errors import Unreadable
 
 BODY_BYTES_MAX: Final = 1024 * 1024
+ITEMS_LOOKED_AT_MAX: Final = 10_000  # a body of a megabyte holds half a million; all other requests wait meanwhile
 
 
 class _Repeated(Exception):
@@ -63,9 +64,11 @@ _Path = tuple["_Path | None", str | int]  # linked to its parent: copies of deep
 
 
 def _field_with_nul(body: bytes) -> str:
-    """Where a text with U+0000 is. Without recursion: depth is the sender's choice."""
+    """Where a text with U+0000 is; "body" where that takes long. Without recursion: depth is the sender's choice."""
     stack: list[tuple[_Path | None, Any]] = [(None, orjson.loads(body))]
-    while stack:
+    for _ in range(ITEMS_LOOKED_AT_MAX):
+        if not stack:
+            break
         path, item = stack.pop()
         if isinstance(item, str) and "\x00" in item:
             return _name(path)

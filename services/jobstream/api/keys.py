@@ -8,7 +8,7 @@ import hmac
 import re
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from jobstream.api import queries
@@ -27,7 +27,7 @@ class NewKey:
     """A key that was just made; `key` is shown once and then gone."""
 
     key_id: str
-    key: str
+    key: str = field(repr=False)
     digest: bytes
 
 
