@@ -1,11 +1,11 @@
 """The API over HTTP. What may safely be sent again is sent again for a few seconds, then the API counts as unreachable."""
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Self
-from urllib.parse import quote
 
 import httpx
 
@@ -64,11 +64,11 @@ class Client:
         return accepted
 
     def job(self, job_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.request("GET", f"/jobs/{quote(job_id, safe='')}")
+        found: dict[str, Any] = self.request("GET", job_path(job_id))
         return found
 
     def cancel(self, job_id: str) -> dict[str, Any]:
-        answer: dict[str, Any] = self.request("POST", f"/jobs/{quote(job_id, safe='')}/cancel")
+        answer: dict[str, Any] = self.request("POST", f"{job_path(job_id)}/cancel")
         return answer
 
     def jobs(self, *, queue: str | None, status: str | None, limit: int | None) -> Iterator[dict[str, Any]]:
@@ -110,7 +110,7 @@ class Client:
 
     def logs(self, job_id: str, *, attempt: int | None, follow: bool) -> Iterator[bytes]:
         """Output as it was written. A connection that breaks is opened again, without what came already."""
-        path = f"/jobs/{quote(job_id, safe='')}/logs"
+        path = f"{job_path(job_id)}/logs"
         # Named from the start: what is skipped after a lost connection must be of the same attempt.
         attempt = attempt or self.job(job_id)["attempt"]
         query = {"follow": "true" if follow else "false"} | ({"attempt": str(attempt)} if attempt else {})
@@ -168,6 +168,15 @@ class Client:
     def _unreachable(self, error: Exception) -> Unavailable:
         reason = str(error) or type(error).__name__
         return Unavailable(f"the API at {self._url} does not answer ({reason}); is it running? (`jobstream status`)")
+
+
+def job_path(job_id: str) -> str:
+    """Raises JobstreamError on what cannot be an id, so that nothing leaves its place in the path."""
+    if not re.fullmatch(r"[0-9a-f-]{36}", job_id):
+        raise JobstreamError(
+            f"there is no job {job_id[:64]!r}: an id has 36 characters, as `jobstream submit` prints it"
+        )
+    return f"/jobs/{job_id}"
 
 
 def told(response: httpx.Response) -> str:

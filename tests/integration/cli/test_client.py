@@ -11,7 +11,9 @@ import pytest
 from jobstream.cli import client as client_module
 from jobstream.cli.client import ApiError, Client
 from jobstream.cli.connection import Endpoint
-from jobstream.runtime.errors import Unavailable
+from jobstream.runtime.errors import JobstreamError, Unavailable
+
+JOB = "01a23165-95a6-732a-b323-a99228ce81e4"
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -121,7 +123,7 @@ def test_a_refusal_is_not_repeated_and_names_the_field(server: Server, client: C
 def test_an_api_that_stays_busy_is_given_up_in_its_own_words(server: Server, client: Client) -> None:
     server.answers = [BUSY]
     with pytest.raises(ApiError, match="Kafka does not answer"):
-        client.job("j")
+        client.job(JOB)
     assert len(server.seen) == client_module.RETRIES_MAX + 1
 
 
@@ -131,7 +133,7 @@ def test_an_api_that_is_not_there_is_said_to_be_unreachable(monkeypatch: pytest.
         Client(Endpoint(url="http://127.0.0.1:9", key="k")) as client,
         pytest.raises(Unavailable, match=r"http://127\.0\.0\.1:9 does not answer"),
     ):
-        client.job("j")
+        client.job(JOB)
 
 
 def test_what_may_have_arrived_is_not_sent_again_where_twice_is_not_once(server: Server, client: Client) -> None:
@@ -150,14 +152,14 @@ def test_an_answer_of_something_else_than_the_api_is_told_apart(server: Server, 
 
     server.answers = [page]
     with pytest.raises(ApiError, match="404, which is not one of jobstream's own"):
-        client.job("j")
+        client.job(JOB)
 
 
-def test_ids_cannot_leave_their_place_in_the_path(server: Server, client: Client) -> None:
-    server.answers = [answer(404, {"detail": "no such job"})]
-    with pytest.raises(ApiError, match="no such job"):
-        client.job("../../healthz?x=")
-    assert server.seen[0][1] == "/api/v1/jobs/..%2F..%2Fhealthz%3Fx%3D"
+@pytest.mark.parametrize("job_id", ["", "..", "../../healthz?x=", "x" * 36, f"{JOB}/cancel", f"{JOB}\n"])
+def test_what_is_no_id_is_never_sent(server: Server, client: Client, job_id: str) -> None:
+    with pytest.raises(JobstreamError, match="there is no job"):
+        client.job(job_id)
+    assert server.seen == []
 
 
 def test_pages_are_followed_until_the_limit(server: Server, client: Client) -> None:
@@ -175,22 +177,22 @@ def test_pages_are_followed_until_the_limit(server: Server, client: Client) -> N
 def test_logs_go_on_after_a_lost_connection_without_repeating_a_byte(server: Server, client: Client) -> None:
     whole = bytes(range(256)) * 40
     server.answers = [cut(whole, 1000), cut(whole, 300), cut(whole, 5001), cut(whole, len(whole))]
-    assert b"".join(client.logs("j", attempt=2, follow=True)) == whole
-    assert server.seen[0][1] == "/api/v1/jobs/j/logs?follow=true&attempt=2"
+    assert b"".join(client.logs(JOB, attempt=2, follow=True)) == whole
+    assert server.seen[0][1] == f"/api/v1/jobs/{JOB}/logs?follow=true&attempt=2"
 
 
 def test_logs_of_a_job_that_was_queued_stay_with_its_first_attempt(server: Server, client: Client) -> None:
     server.answers = [answer(200, {"attempt": 0}), cut(b"abcdef", 2), cut(b"abcdef", 6)]
-    assert b"".join(client.logs("j", attempt=None, follow=True)) == b"abcdef"
+    assert b"".join(client.logs(JOB, attempt=None, follow=True)) == b"abcdef"
     paths = [path for _, path, _, _ in server.seen]
-    assert paths[1:] == ["/api/v1/jobs/j/logs?follow=true", "/api/v1/jobs/j/logs?follow=true&attempt=1"]
+    assert paths[1:] == [f"/api/v1/jobs/{JOB}/logs?follow=true", f"/api/v1/jobs/{JOB}/logs?follow=true&attempt=1"]
 
 
 def test_logs_that_break_at_the_same_byte_again_and_again_are_given_up(server: Server, client: Client) -> None:
     server.answers = [cut(b"x" * 100, 10)]
     received = bytearray()
     with pytest.raises(Unavailable):
-        for chunk in client.logs("j", attempt=1, follow=False):
+        for chunk in client.logs(JOB, attempt=1, follow=False):
             received += chunk
     assert received == b"x" * 10
     assert len(server.seen) == client_module.RETRIES_MAX + 1
@@ -198,21 +200,21 @@ def test_logs_that_break_at_the_same_byte_again_and_again_are_given_up(server: S
 
 def test_waiting_ends_with_the_job_or_with_the_time(server: Server, client: Client) -> None:
     server.answers = [answer(200, {"status": "running"}), answer(200, {"status": "completed"})]
-    assert client.wait("j") == {"status": "completed"}
+    assert client.wait(JOB) == {"status": "completed"}
     server.answers = [answer(200, {"status": "running"})]
-    assert client.wait("j", timeout_s=0.05) is None
+    assert client.wait(JOB, timeout_s=0.05) is None
 
 
 def test_a_job_that_kafka_has_is_waited_for_until_it_is_shown(server: Server, client: Client) -> None:
     unknown = answer(404, {"detail": "there is no job"})
     server.answers = [unknown, unknown, answer(200, {"status": "running"}), answer(200, {"status": "completed"})]
-    assert client.wait("j", pending=True) == {"status": "completed"}
+    assert client.wait(JOB, pending=True) == {"status": "completed"}
     server.answers = [unknown]
     with pytest.raises(ApiError, match="there is no job"):
-        client.wait("j")
+        client.wait(JOB)
 
 
 def test_a_job_that_was_shown_and_is_gone_is_an_error(server: Server, client: Client) -> None:
     server.answers = [answer(200, {"status": "running"}), answer(404, {"detail": "there is no job"})]
     with pytest.raises(ApiError, match="there is no job"):
-        client.wait("j", pending=True)
+        client.wait(JOB, pending=True)
