@@ -5,6 +5,7 @@ all the rest. It holds no descriptor but its socket, and ends when the guardian 
 """
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -144,7 +145,23 @@ def _become(order: Mapping[str, Any], output: int, user: User | None) -> NoRetur
 
 
 def _execute(argv: list[str], env: dict[str, str]) -> NoReturn:
-    try:
-        os.execvpe(argv[0], argv, env)  # noqa: S606 (no shell is the point)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, argv[0]) from None
+    """As a shell finds programs, but a folder of the path that this user cannot enter has none, and denies nothing."""
+    denied: OSError | None = None
+    for name in _candidates(argv[0], env.get("PATH", os.defpath)):
+        try:
+            os.execve(name, argv, env)  # noqa: S606 (no shell is the point)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            denied = error
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, argv[0]) from None
+    number = errno.ENOENT if denied is None else errno.EACCES
+    raise OSError(number, os.strerror(number), argv[0])
+
+
+def _candidates(program: str, path: str) -> list[str]:
+    if "/" in program:
+        return [program]
+    folders = [folder or "." for folder in path.split(os.pathsep)]
+    return [f"{folder}/{program}" for folder in folders if os.access(folder, os.X_OK)]

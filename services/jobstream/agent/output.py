@@ -25,6 +25,7 @@ class Output:
         self.cut = False  # something is missing: over the limit, or lost
         self._limit = limit
         self._left = limit  # of the limit
+        self._over = False  # more came than the limit: nothing is kept any more
         self._lost = 0
         self._buffer = bytearray()
         self._since: int | None = None  # when the oldest byte of the buffer came
@@ -32,7 +33,7 @@ class Output:
     @property
     def full(self) -> bool:
         """Nothing more can be kept until a chunk is taken."""
-        return self._left > 0 and len(self._buffer) >= BUFFER_BYTES_MAX
+        return not self._over and len(self._buffer) >= BUFFER_BYTES_MAX
 
     @property
     def empty(self) -> bool:
@@ -40,7 +41,7 @@ class Output:
 
     def feed(self, data: bytes, now: int) -> None:
         """Keep what comes, as far as the limit; beyond it nothing but a marker."""
-        if self._left == 0:
+        if self._over:
             return
         if self._lost:
             self._buffer += lost_marker(self._lost)
@@ -49,21 +50,20 @@ class Output:
             self._since = now
         if len(data) > self._left:
             self._buffer += data[: self._left] + cut_marker(self._limit)
-            self._left = 0
-            self.cut = True
+            self._over = self.cut = True
         else:
             self._buffer += data
             self._left -= len(data)
 
     def lose(self, count: int) -> None:
         """So many bytes cannot be kept. A marker tells, once there is room again."""
-        if self._left > 0:
+        if not self._over:
             self._lost += count
             self.cut = True
 
     def finish(self, now: int) -> None:
         """No more will come."""
-        if self._lost and self._left > 0:
+        if self._lost:
             self.feed(b"", now)
 
     def due_at(self) -> int | None:
