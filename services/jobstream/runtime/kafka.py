@@ -23,7 +23,9 @@ from jobstream.runtime.errors import Unavailable
 log = logging.getLogger(__name__)
 
 METADATA_TIMEOUT_S: Final = 10.0  # a broker that is up answers in milliseconds; one that restarts needs seconds
-LEADERLESS: Final = frozenset((KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE))
+LEADERLESS: Final = frozenset(
+    (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION)
+)
 LEADERLESS_WAIT_S: Final = 0.1
 DELIVERY_TIMEOUT_MS: Final = 30_000
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024  # of one partition in librdkafka's queue: 100 partitions stay bounded

@@ -1,5 +1,6 @@
 """Make the topics as the catalogue says, and tell where a cluster differs. Idempotent; never moves a key."""
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from confluent_kafka.admin import (
 from jobstream.topics.catalogue import CELLS, TOPICS, VALUE_BYTES_MAX, Topic, full_name, upstream
 
 ADMIN_TIMEOUT_S = 30  # a broker that has just started answers its first request after several seconds
+LEADER_WAIT_S = 0.05  # a new partition has its leader within a few of these
 
 
 class TopicsDiffer(Exception):
@@ -69,31 +71,41 @@ def provision(admin: AdminClient, plan: Plan) -> list[str]:
     if blocked := immovable(plan, found):
         raise TopicsDiffer(blocked)
     missing = [topic for topic in plan.topics() if full_name(plan.prefix, topic) not in found]
-    changes = [f"made {full_name(plan.prefix, topic)} with {plan.partitions(topic)} partitions" for topic in missing]
-    made = (
-        admin.create_topics(
-            [
-                NewTopic(
-                    full_name(plan.prefix, topic),
-                    num_partitions=plan.partitions(topic),
-                    replication_factor=plan.replication_factor,
-                    config=plan.configuration(topic),
-                )
-                for topic in missing
-            ],
-            request_timeout=ADMIN_TIMEOUT_S,
+    if missing:
+        _make(admin, plan, missing)
+    made = [f"made {full_name(plan.prefix, topic)} with {plan.partitions(topic)} partitions" for topic in missing]
+    return made + correct_configuration(admin, plan, set(found))
+
+
+def _make(admin: AdminClient, plan: Plan, topics: list[Topic]) -> None:
+    """Make topics and wait until each partition has a leader: before that, readers are told that there is none."""
+    wanted = [
+        NewTopic(
+            full_name(plan.prefix, topic),
+            num_partitions=plan.partitions(topic),
+            replication_factor=plan.replication_factor,
+            config=plan.configuration(topic),
         )
-        if missing
-        else {}
-    )
-    for name, future in made.items():
+        for topic in topics
+    ]
+    for name, future in admin.create_topics(wanted, request_timeout=ADMIN_TIMEOUT_S).items():
         try:
             future.result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another provisioning was faster
                 raise KafkaException(error.args[0]) from RuntimeError(f"could not make the topic {name}")
-    changes += correct_configuration(admin, plan, set(found))
-    return changes
+    deadline = time.monotonic() + ADMIN_TIMEOUT_S
+    while _leaderless(admin, plan, topics) and time.monotonic() < deadline:
+        time.sleep(LEADER_WAIT_S)
+
+
+def _leaderless(admin: AdminClient, plan: Plan, topics: list[Topic]) -> bool:
+    metadata = admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics
+    found = [metadata.get(full_name(plan.prefix, topic)) for topic in topics]
+    return any(
+        topic is None or not topic.partitions or any(partition.leader < 0 for partition in topic.partitions.values())
+        for topic in found
+    )
 
 
 def verify(admin: AdminClient, plan: Plan) -> list[str]:
