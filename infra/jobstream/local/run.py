@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import select
 import shutil
@@ -17,7 +18,7 @@ from jobstream.local.errors import LocalStackError, StackNotReady, StopTimedOut
 from jobstream.local.paths import Layout, default_data
 from jobstream.local.supervisor import Supervisor, tail
 
-READY_WITHIN_S = 120.0  # 15 s is the rule; the first start on a busy machine takes longer
+READY_WITHIN_S = 300.0  # 10 s is usual; more than the bounds of the children in a row, which say more when they are hit
 STOP_WITHIN_S = 90.0  # more than the graces of agents, services and servers together
 SUPERVISOR_LOG = "supervisor.log"
 
@@ -175,6 +176,7 @@ def supervise(*, data: Path, agents: int | None, ready_fd: int, until: int | Non
             except BrokenPipeError:
                 pass  # who started it did not wait
 
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         _supervise(Layout(data=data), java.resolve(), agents, tell, until)
         return 0

@@ -1,12 +1,15 @@
 """What a stack is made of: the two servers and, when asked for, every service, as data for the supervisor."""
 
+import json
 import os
 import sys
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIGINT
+from typing import Any
 
 import jobstream
 from jobstream.local import kafka, postgres, state
@@ -19,6 +22,7 @@ SERVERS = ("kafka", "postgres")
 STEPS = ("migrate", "keys", "topics")
 TENANT = "default"  # whose key `up` shows
 SERVICES = ("scheduler", "projector")
+CLI = (sys.executable, "-m", "jobstream.cli")
 AGENT_CPU = 2
 AGENT_MEMORY_GB = 4
 PASSED_ON = (
@@ -105,10 +109,8 @@ def python_path() -> str:
 def _services(plan: Plan, agents: int) -> list[Child]:
     env = _environment(plan)
 
-    def cli(*args: str, extra: dict[str, str] | None = None) -> Callable[[], Command]:
-        command = Command(
-            argv=[sys.executable, "-m", "jobstream.cli", *args], env=env | (extra or {}), cwd=plan.layout.data
-        )
+    def cli(*args: str) -> Callable[[], Command]:
+        command = Command(argv=[*CLI, *args], env=env, cwd=plan.layout.data)
         return lambda: command
 
     steps = [
@@ -120,20 +122,55 @@ def _services(plan: Plan, agents: int) -> list[Child]:
             after=["migrate"],
             restart=Restart.ONCE,
         ),
-        Child(name="topics", command=cli("topics", "provision"), after=["kafka"], restart=Restart.ONCE),
+        Child(
+            name="topics",
+            command=cli("topics", "provision"),
+            ready_within_s=120.0,  # it makes some 400 partitions: 3 s on an idle machine
+            after=["kafka"],
+            restart=Restart.ONCE,
+        ),
     ]
     services = [Child(name=name, command=cli(name), after=STEPS) for name in SERVICES]
-    api = Child(name="api", command=cli("api"), ready=lambda: _answers(f"{plan.api_url}/readyz"), after=STEPS)
-    machines = [
-        Child(
-            name=f"agent-{number}",
-            command=cli("agent", extra=_machine(number)),
-            after=[*SERVICES, "api"],
-            stop_grace_s=15.0,  # it ends its jobs first
-        )
-        for number in range(1, agents + 1)
-    ]
+    api = Child(
+        name="api",
+        command=cli("api"),
+        ready=lambda: _get(f"{plan.api_url}/readyz") is not None,
+        after=STEPS,
+        stop_grace_s=20.0,  # it lets requests finish for 15 s
+    )
+    machines = [_agent(plan, env, f"local-{number}") for number in range(1, agents + 1)]
     return [*steps, *services, api, *machines]
+
+
+def _agent(plan: Plan, env: dict[str, str], machine: str) -> Child:
+    """An agent; it is ready when the projection shows it admitted, and so once scheduler and projector work."""
+    since = datetime.now(UTC)
+    told = env | {
+        "JOBSTREAM_MACHINE_ID": machine,
+        "JOBSTREAM_CPU": str(AGENT_CPU),
+        "JOBSTREAM_MEMORY_GB": str(AGENT_MEMORY_GB),
+        "JOBSTREAM_LABELS": '{"zone": "local"}',
+    }
+    del told["JOBSTREAM_POSTGRES"]  # it has no business there, nor have its jobs
+
+    def command() -> Command:
+        nonlocal since
+        since = datetime.now(UTC)
+        return Command(argv=[*CLI, "agent"], env=told, cwd=plan.layout.data)
+
+    def ready() -> bool:
+        key = state.read_keys(plan.layout)["api_key"]
+        seen = _get(f"{plan.api_url}/api/v1/machines/{machine}", key)
+        # One that was admitted in an earlier run is in the projection too.
+        return seen is not None and seen["status"] == "up" and datetime.fromisoformat(seen["admitted_at"]) > since
+
+    return Child(
+        name=f"agent-{machine}",
+        command=command,
+        ready=ready,
+        after=[*SERVICES, "api"],
+        stop_grace_s=15.0,  # it ends its jobs first
+    )
 
 
 def _environment(plan: Plan) -> dict[str, str]:
@@ -159,18 +196,11 @@ def _environment(plan: Plan) -> dict[str, str]:
     )
 
 
-def _machine(number: int) -> dict[str, str]:
-    return {
-        "JOBSTREAM_MACHINE_ID": f"local-{number}",
-        "JOBSTREAM_CPU": str(AGENT_CPU),
-        "JOBSTREAM_MEMORY_GB": str(AGENT_MEMORY_GB),
-        "JOBSTREAM_LABELS": '{"zone": "local"}',
-    }
-
-
-def _answers(url: str) -> bool:
+def _get(url: str, key: str | None = None) -> Any:
+    """The JSON answer, or None when there is none."""
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})  # noqa: S310
     try:
-        with urllib.request.urlopen(url, timeout=2):  # noqa: S310 (our own address)
-            return True
-    except OSError:
-        return False
+        with urllib.request.urlopen(request, timeout=2) as answer:  # noqa: S310 (our own address)
+            return json.load(answer)
+    except (OSError, ValueError):
+        return None

@@ -4,6 +4,8 @@ One thread forks (see `process.spawn`); whatever blocks (preparing, ready checks
 """
 
 import asyncio
+import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -24,6 +26,9 @@ BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 5.0
 HEALTHY_AFTER_S = 30.0  # a child that lived this long starts with a clean record
 FAILURES_MAX = 10  # in a row: about 30 s of trying, then it is not an accident
+
+
+log = logging.getLogger(__name__)
 
 
 class Restart(Enum):
@@ -108,6 +113,7 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(*keepers, stop, trim, return_exceptions=True)
             await self._stop_all()
+            log.info("all children have ended")
 
     async def _keep(self, running: _Running) -> None:
         """Start a child when it is its turn, and again whenever it has ended."""
@@ -121,44 +127,60 @@ class Supervisor:
             assert running.process is not None
             end = asyncio.create_task(process.ended(running.process.pid))
             try:
-                reason = await self._until_ended(running, end)
+                reason = await self._until_ended(running, end, began)
             finally:
                 end.cancel()
             running.ready.clear()
             if child.restart is Restart.ONCE and running.process.poll() == 0:
-                running.ready.set()
-                self._changed(self)
+                self._became_ready(running, began)
                 return
             if asyncio.get_running_loop().time() - began > HEALTHY_AFTER_S:
                 failures = 0
             failures += 1
             if child.restart is Restart.ONCE or failures > FAILURES_MAX:
                 raise ChildFailed(child.name, reason, running.log, tail(running.log))
-            await asyncio.sleep(min(BACKOFF_FIRST_S * 2 ** (failures - 1), BACKOFF_MAX_S))
+            wait_s = min(BACKOFF_FIRST_S * 2 ** (failures - 1), BACKOFF_MAX_S)
+            log.warning("%s %s; it is started again in %.1f s", child.name, reason, wait_s)
+            await asyncio.sleep(wait_s)
 
     async def _start(self, running: _Running) -> None:
-        command = await asyncio.to_thread(running.child.command)
-        with running.log.open("ab") as log:
-            running.process = process.spawn(command, log.fileno())
+        try:
+            command = await asyncio.to_thread(running.child.command)
+            with running.log.open("ab") as output:
+                running.process = process.spawn(command, output.fileno())
+        except OSError as error:
+            raise ChildFailed(
+                running.child.name, f"cannot be started ({error})", running.log, tail(running.log)
+            ) from error
         running.restarts += 1
+        log.info("%s has been started as process %d", running.child.name, running.process.pid)
         self._changed(self)
 
-    async def _until_ended(self, running: _Running, end: "asyncio.Task[None]") -> str:
+    def _became_ready(self, running: _Running, began: float) -> None:
+        log.info("%s is ready after %.1f s", running.child.name, asyncio.get_running_loop().time() - began)
+        running.ready.set()
+        self._changed(self)
+
+    async def _until_ended(self, running: _Running, end: "asyncio.Task[None]", began: float) -> str:
         """Watch a child that has been started until it has ended; says how it did."""
         child, started = running.child, running.process
         assert started is not None
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + child.ready_within_s
+        deadline = began + child.ready_within_s
         step = child.restart is Restart.ONCE
         while not end.done():
             if not step and await asyncio.to_thread(child.ready):
-                running.ready.set()
-                self._changed(self)
+                self._became_ready(running, began)
                 break
             if loop.time() > deadline:
-                raise ChildFailed(
-                    child.name, f"was not ready within {child.ready_within_s:.0f} s", running.log, tail(running.log)
-                )
+                late = f"was not ready within {child.ready_within_s:.0f} s"
+                if step or running.restarts == 0:
+                    raise ChildFailed(child.name, late, running.log, tail(running.log))
+                # A stack that has been up is not given up for one slow start.
+                started.kill()
+                await end
+                started.wait()
+                return late
             await asyncio.wait([end], timeout=READY_POLL_S)
         await end
         code = started.wait()
@@ -180,6 +202,7 @@ class Supervisor:
             try:
                 await asyncio.wait_for(process.ended(started.pid), running.child.stop_grace_s)
             except TimeoutError:
+                log.warning("%s has not ended in %.0f s: killed", running.child.name, running.child.stop_grace_s)
                 started.kill()
             started.wait()
 
@@ -187,25 +210,26 @@ class Supervisor:
         """Keep the logs bounded while children write to them: copy, then cut (they append, so they go on at the start)."""
         while True:
             for running in self._running.values():
-                if running.log.exists() and running.log.stat().st_size > LOG_BYTES_MAX:
-                    await asyncio.to_thread(_rotate, running.log)
+                with contextlib.suppress(OSError):  # not there yet; or no space left, which is not cured by ending
+                    if running.log.stat().st_size > LOG_BYTES_MAX:
+                        await asyncio.to_thread(_rotate, running.log)
             await asyncio.sleep(LOG_CHECK_S)
 
 
-def tail(log: Path, lines: int = TAIL_LINES) -> str:
-    """The end of a log."""
+def tail(path: Path, lines: int = TAIL_LINES) -> str:
+    """The end of a log file."""
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 64 * 1024))
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 64 * 1024))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
     except FileNotFoundError:
         return "(no log)"
 
 
-def _rotate(log: Path) -> None:
-    previous = log.with_name(f"{log.name}.1")
-    with log.open("rb") as file, previous.open("wb") as copy:
-        file.seek(max(0, log.stat().st_size - LOG_BYTES_MAX))
+def _rotate(path: Path) -> None:
+    previous = path.with_name(f"{path.name}.1")
+    with path.open("rb") as file, previous.open("wb") as copy:
+        file.seek(max(0, path.stat().st_size - LOG_BYTES_MAX))
         while block := file.read(1024 * 1024):
             copy.write(block)
-    os.truncate(log, 0)
+    os.truncate(path, 0)
