@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 KILL_FILE: Final = "cgroup.kill"  # Linux 5.14
+STOP_PASSES_MAX: Final = 20  # a tree that forks faster than it is stopped is met again some ms later
 REMOVE_TRIES: Final = 50  # a cgroup that has just been emptied can be busy for some ms
 REMOVE_WAIT_S: Final = 0.01
 TOKEN_VARIABLE: Final = "JOBSTREAM_FENCING_TOKEN"  # noqa: S105 (no secret)
@@ -147,7 +148,13 @@ class Descent:
         return found
 
     def kill(self) -> None:
-        send_signal(self.members, signal.SIGSTOP)  # so that none forks on while the rest is killed
+        stopped: set[int] = set()
+        for _ in range(STOP_PASSES_MAX):  # stop all first, so that none forks on while the rest is killed
+            new = set(self.members()) - stopped
+            if not new:
+                break
+            send_signal(self.members, signal.SIGSTOP)
+            stopped |= new
         send_signal(self.members, signal.SIGKILL)
 
     def empty(self) -> bool:
