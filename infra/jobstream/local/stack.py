@@ -168,7 +168,8 @@ def _agent(plan: Plan, env: dict[str, str], machine: str) -> Child:
         name=f"agent-{machine}",
         command=command,
         ready=ready,
-        after=[*SERVICES, "api"],
+        after=STEPS,
+        outlived_by=[*SERVICES, "api"],
         stop_grace_s=15.0,  # it ends its jobs first
     )
 

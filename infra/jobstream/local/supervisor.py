@@ -43,7 +43,7 @@ class Child:
     """One process to own.
 
     `command` is called in a worker thread before each start (it prepares folders, and may block); `ready` likewise, until it
-    is true. `after` names the children that must be ready first, and that are stopped later.
+    is true. `after` names the children that must be ready first; they, and those of `outlived_by`, are stopped later.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Child:
     ready: Callable[[], bool] = lambda: True
     ready_within_s: float = 60.0
     after: Sequence[str] = ()
+    outlived_by: Sequence[str] = ()
     restart: Restart = Restart.ALWAYS
     stop_signal: signal.Signals = signal.SIGTERM
     stop_grace_s: float = 10.0
@@ -190,14 +191,22 @@ class Supervisor:
         """Stop the children, each after those that were started after it."""
         left = {name for name, running in self._running.items() if running.process is not None}
         while left:
-            last = [name for name in left if not any(name in self._running[other].child.after for other in left)]
+            needed = {name for other in left for name in self._needed(other)}
+            last = left - needed
+            assert last, f"children that outlive each other: {sorted(left)}"
             await asyncio.gather(*(self._stop_one(self._running[name]) for name in last))
             left.difference_update(last)
+
+    def _needed(self, name: str) -> set[str]:
+        """Whom a child needs until its end."""
+        child = self._running[name].child
+        return {*child.after, *child.outlived_by}
 
     async def _stop_one(self, running: _Running) -> None:
         started = running.process
         assert started is not None
         if started.poll() is None:
+            began = asyncio.get_running_loop().time()
             started.send_signal(running.child.stop_signal)
             try:
                 await asyncio.wait_for(process.ended(started.pid), running.child.stop_grace_s)
@@ -205,6 +214,7 @@ class Supervisor:
                 log.warning("%s has not ended in %.0f s: killed", running.child.name, running.child.stop_grace_s)
                 started.kill()
             started.wait()
+            log.info("%s has ended after %.1f s", running.child.name, asyncio.get_running_loop().time() - began)
 
     async def _trim_logs(self) -> None:
         """Keep the logs bounded while children write to them: copy, then cut (they append, so they go on at the start)."""

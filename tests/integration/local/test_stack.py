@@ -47,7 +47,7 @@ def test_nothing_is_stopped_before_what_needs_it(layout: Layout) -> None:
     left = {name for name, child in children.items() if child.restart is Restart.ALWAYS}
 
     def needs(name: str) -> set[str]:
-        direct = set(children[name].after)
+        direct = {*children[name].after, *children[name].outlived_by}
         return direct.union(*(needs(other) for other in direct))
 
     assert needs("agent-local-1") >= left - {"agent-local-1"}

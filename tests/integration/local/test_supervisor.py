@@ -72,6 +72,25 @@ def test_starts_in_order_and_stops_in_reverse(tmp_path: Path) -> None:
     assert order == ["+database", "+service", "+agent", "-agent", "-service", "-database"]
 
 
+def test_child_that_needs_others_to_the_end_need_not_wait_for_them_at_the_start(tmp_path: Path) -> None:
+    starts_first = lambda: started(tmp_path, "agent")() and started(tmp_path, "service")()  # noqa: E731
+    children = [
+        Child(name="service", command=lives_until_told(tmp_path, "service"), ready=starts_first),
+        Child(
+            name="agent",
+            command=lives_until_told(tmp_path, "agent"),
+            ready=started(tmp_path, "agent"),
+            outlived_by=["service"],
+        ),
+    ]
+
+    async def until_ready(supervisor: Supervisor, changes: asyncio.Condition) -> None:
+        await changes.wait_for(lambda: supervisor.ready)
+
+    asyncio.run(run(children, tmp_path, until_ready))
+    assert (tmp_path / "order").read_text().split()[2:] == ["-agent", "-service"]
+
+
 def test_child_that_dies_is_started_again(tmp_path: Path) -> None:
     children = [Child(name="server", command=lives_until_told(tmp_path, "server"))]
 
