@@ -4,41 +4,26 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
 
-import uvicorn
 import uvloop
 
 from jobstream.api.app import Application, make_app
+from jobstream.api.server import BACKLOG, make_server
 from jobstream.runtime.config import Settings, load_settings
 from jobstream.runtime.errors import ConfigurationError, JobstreamError
 from jobstream.runtime.service import configure_logging
 
 log = logging.getLogger(__name__)
 
-STOP_TIMEOUT_S: Final = 15  # a submission that waits for Kafka and the projection takes up to 12
-KEEP_ALIVE_S: Final = 30
-BACKLOG: Final = 1_024
-
-
-class Server(uvicorn.Server):
-    """Leaves signals to us: streams that could go on for days are told first."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
 
 def run(settings: Settings) -> None:
     """Serve until a signal. Raises ConfigurationError where settings cannot work or the address cannot be had."""
     app = make_app(settings)
-    with _bound(settings) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with listen(settings) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(app, listener))
 
 
-def _bound(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.api_host else socket.AF_INET
     try:
         return socket.create_server((settings.api_host, settings.api_port), family=family, backlog=BACKLOG)
@@ -47,24 +32,6 @@ def _bound(settings: Settings) -> socket.socket:
             f"the API cannot listen on {settings.api_host}:{settings.api_port}: {error.strerror}; "
             "set JOBSTREAM_API_HOST and JOBSTREAM_API_PORT"
         ) from None
-
-
-def make_server(app: Application) -> Server:
-    return Server(
-        uvicorn.Config(
-            app,
-            http="httptools",
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=STOP_TIMEOUT_S,
-            backlog=BACKLOG,
-        )
-    )
 
 
 async def _serve(app: Application, listener: socket.socket) -> None:

@@ -69,7 +69,7 @@ class Database:
 
     async def write(self, query: LiteralString, parameters: Mapping[str, Any]) -> Rows:
         """The rows that a statement that writes returns; sent once."""
-        return await self._bounded(self._execute(query, parameters))
+        return await self._bounded(self._write(query, parameters))
 
     async def _bounded(self, work: Any) -> Rows:
         """Wait for a while. What takes longer is left to itself: cancelling waits for the server, which may be frozen."""
@@ -103,10 +103,20 @@ class Database:
         except (PoolTimeout, TooManyRequests, psycopg.errors.QueryCanceled):
             raise
         except psycopg.OperationalError:
-            # The server was restarted since this connection was used last; so may be those beside it.
-            assert self._pool is not None
-            await self._pool.check()
+            await self._replace_broken()
             return await self._execute(query, parameters)
+
+    async def _write(self, query: LiteralString, parameters: Mapping[str, Any]) -> Rows:
+        try:
+            return await self._execute(query, parameters)
+        except psycopg.OperationalError:
+            await self._replace_broken()  # so that sending it again succeeds
+            raise
+
+    async def _replace_broken(self) -> None:
+        """After a restart of the server every connection is broken, and each would fail once."""
+        assert self._pool is not None
+        await self._pool.check()
 
     async def _execute(self, query: LiteralString, parameters: Mapping[str, Any]) -> Rows:
         assert self._pool is not None, "not started"

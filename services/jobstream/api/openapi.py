@@ -9,7 +9,14 @@ from pydantic.json_schema import models_json_schema
 
 from jobstream.api.models import CancelRequest, JobRequest, KeyRequest, TenantRequest
 from jobstream.api.problems import ProblemDetails
+from jobstream.api.views import API
 
+_SECURITY: Final = {
+    "type": "http",
+    "scheme": "bearer",
+    "bearerFormat": "js_…",
+    "description": "An API key. A tenant's key decides whose jobs are seen; an admin key manages tenants and keys.",
+}
 _BODIES: Final[tuple[type[BaseModel], ...]] = (JobRequest, CancelRequest, TenantRequest, KeyRequest, ProblemDetails)
 
 DESCRIPTION: Final[dict[str, Any]] = {
@@ -57,4 +64,9 @@ def _complete(app: FastAPI) -> dict[str, Any]:
     schemas.update(bodies["$defs"])
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
+    schema["components"]["securitySchemes"] = {"apiKey": _SECURITY}
+    for path, item in schema["paths"].items():
+        if path.startswith(API):
+            for operation in item.values():
+                operation["security"] = [{"apiKey": []}]
     return schema

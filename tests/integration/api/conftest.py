@@ -19,9 +19,10 @@ from tests.stack.isolation import isolated
 from tests.stack.provide import Stack
 from tests.support.played_leader import PlayedLeader
 
-from jobstream.api.__main__ import _bound, make_server
+from jobstream.api.__main__ import listen
 from jobstream.api.admin import admin_init
 from jobstream.api.app import make_app
+from jobstream.api.server import make_server
 from jobstream.projector.migrate import migrate
 from jobstream.runtime.config import LeaseSettings, Settings
 from jobstream.topics.provisioning import provision
@@ -64,7 +65,7 @@ def served(settings: Settings) -> Iterator[str]:
     """Run the API; gives its address."""
     app = make_app(settings)
     server = make_server(app)
-    listener = _bound(settings)
+    listener = listen(settings)
 
     def serve() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -102,6 +102,22 @@ def test_reading_ones_write_works_without_notifications(api: Api, monkeypatch: p
     assert time.monotonic() - began < 3
 
 
+def test_a_head_without_end_is_refused(api: Api) -> None:
+    host, port = "127.0.0.1", int(api.url.rpartition(":")[2])
+    for head in (b"GET / HTTP/1.1\r\nX: ", b"GET /", b"GET / HTTP/1.1\r\n"):
+        with socket.create_connection((host, port), timeout=10) as connection:
+            connection.sendall(head)
+            filler = b"X: y\r\n" * 10_000 if head.endswith(b"\n") else b"a" * 60_000
+            answer = b""
+            try:
+                for _ in range(50):  # 3 MB
+                    connection.sendall(filler)
+            except OSError:
+                answer = b"closed"
+            assert answer or connection.recv(1_000).startswith(b"HTTP/1.1 400")
+    assert api.alice.get("/api/v1/jobs", headers={"X": "y" * 30_000}).status_code == 200
+
+
 def test_too_many_requests_at_once_are_503_and_health_is_answered(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobstream.api.app.REQUESTS_MAX", 0)
     busy = api.alice.get("/api/v1/jobs")
