@@ -195,7 +195,13 @@ class AgentHost:
 
     # ---- what the leader says
 
-    def assign(
+    def assign(self, command: str | list[str], **more: Any) -> ev.AssignAttempt:
+        """Have an attempt started; what it is like, as `make` says."""
+        assign = self.make(command, **more)
+        self.dispatch(assign)
+        return assign
+
+    def make(
         self,
         command: str | list[str],
         *,
@@ -205,8 +211,9 @@ class AgentHost:
         session: str | None = None,
         **spec: Any,
     ) -> ev.AssignAttempt:
+        """An assignment in the machine's session, by its newest presence; `spec` has fields of the job's and its tenant."""
         resources = spec.pop("resources", Resources(cpu_millis=100, memory_mib=64))
-        assign = ev.AssignAttempt(
+        return ev.AssignAttempt(
             machine_id=self.machine_id,
             session=session or self.session,
             tenant=spec.pop("tenant", "acme"),
@@ -221,8 +228,6 @@ class AgentHost:
                 **spec,
             ),
         )
-        self.dispatch(assign)
-        return assign
 
     def run(self, command: str | list[str], **more: Any) -> tuple[cmd.AttemptFinished, bytes]:
         """Assign, wait for the report, and read the output."""

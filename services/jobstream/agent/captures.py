@@ -139,6 +139,7 @@ class Captures:
             data = b""
         if not data:
             self._close_pipe(capture)
+            capture.output.finish(now)
             return False
         if capture.output.full:
             capture.output.lose(len(data))
