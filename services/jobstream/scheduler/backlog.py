@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 LEVELS: Final = 4  # critical, high, normal, low
+COMPACT_ABOVE: Final = 64  # entries of a bucket that may be stale however few jobs it holds
 
 JobKey = tuple[str, str]
 
@@ -35,6 +36,12 @@ class Bucket:
         while self.heap and self.live.get(self.heap[0][1]) != self.heap[0][0]:
             heapq.heappop(self.heap)
         return self.heap[0][0] if self.heap else None
+
+    def compact(self) -> None:
+        """Drop those that have left, once they are most: else they would pile up behind a job that fits nowhere."""
+        if len(self.heap) > 2 * len(self.live) + COMPACT_ABOVE:
+            self.heap = [(accepted, key) for key, accepted in self.live.items()]
+            heapq.heapify(self.heap)
 
 
 Queue = OrderedDict[Shape, Bucket]
@@ -64,6 +71,7 @@ class Backlog:
         buckets = queues[queue]
         bucket = buckets[shape]
         del bucket.live[key]
+        bucket.compact()
         self.size -= 1
         if not bucket.live:
             del buckets[shape]
@@ -109,7 +117,10 @@ def _next_of_level(tenants: OrderedDict[str, Tenant], blocked: set[Shape]) -> It
         if not names or key is None:
             turn.popleft()
             continue
+        shapes = len(blocked)
         yield key
+        if len(blocked) > shapes:
+            continue  # it fits nowhere: its queue and tenant have not been served, and keep their turn
         names.rotate(-1)
         turn.rotate(-1)
 

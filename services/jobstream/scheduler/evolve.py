@@ -1,9 +1,10 @@
 """The one place where state changes: live, in a standby, at takeover and in replay.
 
 Facts of different log partitions may come in any order (a snapshot of the projection is not cut at a round), so
-a fact about a machine that is not known yet is kept where it belongs and counted when the machine appears.
+leases are counted by machine whether it is known or not.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from jobstream.schemas.base import Message
 from jobstream.schemas.codec import encode
 from jobstream.schemas.envelope import Stamp, fencing_token
 from jobstream.schemas.states import PRIORITIES, JobStatus
+from jobstream.topics.catalogue import MACHINES
 
 _LEVEL: Final = {name: level for level, name in enumerate(PRIORITIES)}
 
@@ -28,6 +30,7 @@ def evolve(state: State, event: Message, stamp: Stamp) -> None:
     """Apply one fact of `lifecycle` or `fleet`; raises LogContradicts."""
     state.round = max(state.round, stamp.round)
     state.epoch = max(state.epoch, stamp.epoch)
+    state.now_ms = max(state.now_ms, stamp.at_ms)  # its round's record may never be visible: time does not go back
     handler = HANDLERS.get(type(event))
     if handler is None:
         raise LogContradicts(f"{event.TYPE} has no place in the log")
@@ -42,16 +45,11 @@ def evolve_round(state: State, record: ev.RoundCommitted) -> None:
     positions = state.positions
     for topic, partitions in (record.positions or {}).items():
         for partition, offset in partitions.items():
-            positions[topic, partition] = max(offset, positions.get((topic, partition), 0))
+            positions[topic, partition] = offset  # the last word, also where a torn round had gone further
     for topic, ranges in record.inputs.items():
         for partition, (_, after) in ranges.items():  # signs of life are read again at a takeover: never step back
             positions[topic, partition] = max(after, positions.get((topic, partition), 0))
-    while state.lost and next(iter(state.lost.values())) <= record.now_ms - WINDOW_MS:
-        machine = state.machines[next(iter(state.lost))]
-        if machine.leases:
-            state.lost.move_to_end(machine.machine_id)  # cannot be: its leases expired long ago; look again later
-            break
-        remove_machine(state, machine)
+    _forget_lost(state)
 
 
 # ---- jobs
@@ -202,9 +200,8 @@ def _dequeue(state: State, job: Job) -> None:
 
 
 def _hold(state: State, job: Job, lease: Lease) -> None:
-    machine = state.machines.get(lease.machine_id)
-    if machine is not None:  # else `recount` does it, once the registration has been read
-        machine.leases[lease.token] = job.key
+    state.leases.setdefault(lease.machine_id, {})[lease.token] = job.key
+    if (machine := state.machines.get(lease.machine_id)) is not None:
         state.fleet.take(machine.slot, job.cpu_millis, job.memory_mib)
     state.soft.open_lease(state.partition_of(job.tenant), lease.token, job.key)
 
@@ -212,21 +209,26 @@ def _hold(state: State, job: Job, lease: Lease) -> None:
 def recount(state: State) -> None:
     """Count afresh what every machine has free, from the open leases: facts may have come in another order.
 
-    Slots follow the machines' ids, so that placement does not depend on how the state came about.
+    Slots and orders follow ids, times and tokens, and machines that have left are dropped (with leases that are still
+    open or without), so that what is decided does not depend on how the state came about.
     """
-    for machine in state.machines.values():
-        machine.leases.clear()
-    for job in sorted((job for job in state.jobs.values() if job.lease is not None), key=lambda job: job.accepted):
-        if job.lease is not None and (holder := state.machines.get(job.lease.machine_id)) is not None:
-            holder.leases[job.lease.token] = job.key
+    state.leases = {}
+    for token, job in open_leases(state):
+        assert job.lease is not None
+        state.leases.setdefault(job.lease.machine_id, {})[token] = job.key
+    state.machines = {name: machine for name, machine in sorted(state.machines.items()) if machine.status != "left"}
+    state.lost = OrderedDict(sorted(state.lost.items(), key=lambda item: (item[1], item[0])))
     state.fleet = FleetIndex()
-    for machine_id in sorted(state.machines):
-        machine = state.machines[machine_id]
-        if machine.status == "left" and not machine.leases:
-            del state.machines[machine_id]
-            continue
+    for machine_id, machine in state.machines.items():
         machine.slot = state.fleet.add(machine_id, state.partition_of(machine_id))
         _set_capacity(state, machine)
+    _forget_lost(state)
+
+
+def open_leases(state: State) -> list[tuple[int, Job]]:
+    """(token, job) of every open lease, in the order in which they were opened."""
+    leased = [(job.lease.token, job) for job in state.jobs.values() if job.lease is not None]
+    return sorted(leased, key=lambda pair: pair[0])
 
 
 def _release(state: State, job: Job, lease: Lease) -> None:
@@ -234,10 +236,13 @@ def _release(state: State, job: Job, lease: Lease) -> None:
     state.digest = state.digest - job.fingerprint() & DIGEST_MASK
     job.lease = None
     state.digest = state.digest + job.fingerprint() & DIGEST_MASK
-    machine = state.machines.get(lease.machine_id)
-    if machine is not None and machine.leases.pop(lease.token, None) is not None:
+    held = state.leases[lease.machine_id]
+    del held[lease.token]
+    if not held:
+        del state.leases[lease.machine_id]
+    if (machine := state.machines.get(lease.machine_id)) is not None:
         state.fleet.give_back(machine.slot, job.cpu_millis, job.memory_mib)
-        if not machine.leases and machine.status == "left":
+        if not held and machine.status == "left":
             remove_machine(state, machine)
     state.soft.close_lease(state.partition_of(job.tenant), lease.token, job.key)
 
@@ -255,11 +260,13 @@ def add_machine(state: State, machine: Machine) -> None:
     """Take up a machine or its new session; `slot` is set here. Leases of older sessions go on holding resources."""
     old = state.machines.get(machine.machine_id)
     if old is not None:
-        machine.slot, machine.leases = old.slot, old.leases
+        machine.slot = old.slot
         state.fleet.heard[machine.slot] = False
         state.lost.pop(machine.machine_id, None)
     else:
         machine.slot = state.fleet.add(machine.machine_id, state.partition_of(machine.machine_id))
+    clock = state.soft.clock(MACHINES.name, state.partition_of(machine.machine_id))
+    state.fleet.presence_age[machine.slot] = clock.age_ms  # as old as its admission, not as its partition's clock
     state.machines[machine.machine_id] = machine
     _set_capacity(state, machine)
     if machine.status == "lost":
@@ -272,8 +279,17 @@ def remove_machine(state: State, machine: Machine) -> None:
     state.lost.pop(machine.machine_id, None)
 
 
+def _forget_lost(state: State) -> None:
+    while state.lost and next(iter(state.lost.values())) <= state.now_ms - WINDOW_MS:
+        machine_id = next(iter(state.lost))
+        if state.leases_of(machine_id):
+            state.lost.move_to_end(machine_id)  # its leases ended long ago, but these facts are still to be read
+            break
+        remove_machine(state, state.machines[machine_id])
+
+
 def _set_capacity(state: State, machine: Machine) -> None:
-    used = [state.jobs[key] for key in machine.leases.values()]
+    used = [state.jobs[key] for key in state.leases_of(machine.machine_id).values()]
     used_cpu, used_memory = sum(job.cpu_millis for job in used), sum(job.memory_mib for job in used)
     state.fleet.set_capacity(machine.slot, machine.cpu_millis, machine.memory_mib, used_cpu, used_memory)
     state.fleet.up[machine.slot] = machine.status == "up"
@@ -292,7 +308,7 @@ def _admitted(state: State, event: ev.MachineAdmitted, stamp: Stamp) -> None:
         gone_session=old.session if old is not None and event.previous_session_gone else None,
     )
     add_machine(state, machine)
-    if machine.gone_session is not None and machine.leases:
+    if machine.gone_session is not None and state.leases_of(machine.machine_id):
         state.soft.ended_sessions[machine.machine_id] = None
 
 
@@ -306,7 +322,7 @@ def _left(state: State, event: ev.MachineLeft, stamp: Stamp) -> None:
     if (machine := _machine(state, event)) is not None:
         machine.status, machine.gone_session = "left", machine.session
         state.fleet.up[machine.slot] = False
-        if machine.leases:
+        if state.leases_of(machine.machine_id):
             state.soft.ended_sessions[machine.machine_id] = None
         else:
             remove_machine(state, machine)

@@ -15,13 +15,17 @@ from jobstream.topics.catalogue import COMPLETIONS, HEARTBEATS, MACHINES
 
 
 def followups(state: State, times: LeaseTimes, most: int) -> Iterator[Message]:
-    """Leases and machines that are gone; at most `most` of each."""
-    yield from _sessions_gone(state, most)
+    """Leases and machines that are gone; at most `most` in all, so that a round's index stays within its bits."""
+    return islice(_followups(state, times, most), most)
+
+
+def _followups(state: State, times: LeaseTimes, most: int) -> Iterator[Message]:
+    yield from _sessions_gone(state)
     if state.soft.barrier:
         _lower_barrier(state)
     if not state.soft.barrier:
         yield from _expired_leases(state, times, most)
-        yield from _lost_machines(state, times, most)
+        yield from _lost_machines(state, times)
 
 
 def starts(state: State, most: int) -> Iterator[Message]:
@@ -40,17 +44,16 @@ def starts(state: State, most: int) -> Iterator[Message]:
         )
 
 
-def _sessions_gone(state: State, most: int) -> Iterator[Message]:
+def _sessions_gone(state: State) -> Iterator[Message]:
     """Leases of a session that its agent proved to be gone with all that it ran: nothing has to be waited for."""
     for machine_id in list(state.soft.ended_sessions):
         machine = state.machines.get(machine_id)
-        keys: list[JobKey] = [] if machine is None else list(machine.leases.values())
-        for key in keys[:most]:
+        keys: list[JobKey] = list(state.leases_of(machine_id).values())
+        for key in keys:
             job = state.jobs[key]
             if machine is not None and job.lease is not None and job.lease.session == machine.gone_session:
                 yield attempt_lost(job, job.lease, "its agent's session has ended", started=job.lease.started)
-        if len(keys) <= most:
-            del state.soft.ended_sessions[machine_id]
+        del state.soft.ended_sessions[machine_id]
 
 
 def _lower_barrier(state: State) -> None:
@@ -77,15 +80,11 @@ def _expired_leases(state: State, times: LeaseTimes, most: int) -> Iterator[Mess
             yield attempt_lost(job, job.lease, detail, started=started)
 
 
-def _lost_machines(state: State, times: LeaseTimes, most: int) -> Iterator[Message]:
+def _lost_machines(state: State, times: LeaseTimes) -> Iterator[Message]:
     """Machines that hold no lease and have not been present for too long."""
-    yielded = 0
     for machine in list(state.machines.values()):
-        if machine.leases or machine.status not in ("up", "draining"):
+        if machine.status not in ("up", "draining") or state.leases_of(machine.machine_id):
             continue
         clock = state.soft.clock(MACHINES.name, state.partition_of(machine.machine_id))
         if clock.age_ms - int(state.fleet.presence_age[machine.slot]) > times.expires_after_ms:
             yield ev.MachineLost(machine_id=machine.machine_id, session=machine.session)
-            yielded += 1
-            if yielded == most:
-                return

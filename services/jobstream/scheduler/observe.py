@@ -32,6 +32,8 @@ def is_urgent(state: State, record: Input) -> bool:
 
 
 def _tick(state: State, record: Input, tick: cmd.LeaderTick) -> None:
+    if tick.epoch > state.epoch:
+        return  # no leader's: it would stop this clock until that epoch comes
     clock = state.soft.clock(record.topic, record.partition)
     before_ms = clock.age_ms
     if clock.tick(tick, record.appended_ms) and record.topic == HEARTBEATS.name:

@@ -21,7 +21,7 @@ from jobstream.scheduler.state import Job, PartitionKey, State
 from jobstream.schemas import events as ev
 from jobstream.schemas.base import Message
 from jobstream.schemas.codec import VALUE_BYTES_MAX, encode, encode_with_spec
-from jobstream.schemas.envelope import CAUSE_STATE, Stamp
+from jobstream.schemas.envelope import CAUSE_STATE, TOKEN_INDEX_BITS, Stamp
 from jobstream.topics.catalogue import COMPLETIONS, FLEET, LIFECYCLE, SUBMISSIONS
 
 ROUND_INPUTS_MAX: Final = 5_000  # a round stays below about 200 ms
@@ -106,6 +106,8 @@ def run_round(
 
     Raises RoundFailed where a fact cannot be applied; a record that cannot even be answered is a dead letter.
     """
+    # What an epoch's first record says of positions is then what they are before any of its inputs is read.
+    assert epoch_start is None or not inputs, "an epoch's first round takes no inputs"
     this = Round(state.round + 1, state.epoch, max(now_ms, state.now_ms))
     ordered = sorted(inputs, key=lambda record: record.order)
     ranges = _ranges(state, ordered)
@@ -118,13 +120,15 @@ def run_round(
     for record in ordered[reports_at:]:
         _take(state, this, record, rules, suspects, answered)
     _quarantine(state, this, suspects)
+    followed = 0
     for event in followups(state, rules.lease, FOLLOWUPS_MAX):
         _write(state, this, event, CAUSE_STATE)
+        followed += 1
     placed = 0
     for assignment in place(state, rules.lease, this.number, lambda: len(this.records), PLACEMENTS_MAX):
         _write(state, this, assignment, CAUSE_STATE)
         placed += 1
-    this.more = placed == PLACEMENTS_MAX or bool(state.soft.to_start)
+    this.more = followed == FOLLOWUPS_MAX or placed == PLACEMENTS_MAX or bool(state.soft.to_start)
     this.record = _close(state, this, ranges, rules, epoch_start)
     _forget(state, ordered)
     return this
@@ -148,7 +152,12 @@ def _take(state: State, this: Round, record: Input, rules: Rules, suspects: Susp
             this.dead_letters.append((record, said.fault))
         if said.event is not None:
             _write(state, this, said.event, cause, value)
-    this.dispatches.extend(dispatch_record(dispatch) for dispatch in observe(state, record))
+    try:
+        told = observe(state, record)
+    except Exception as error:
+        raise RoundFailed(cause, None, f"{type(error).__name__}: {error}") from error
+    if not seen_before:
+        this.dispatches.extend(dispatch_record(dispatch) for dispatch in told)
 
 
 def _write(state: State, this: Round, event: Message, cause: str, value: bytes | None = None) -> None:
@@ -158,6 +167,7 @@ def _write(state: State, this: Round, event: Message, cause: str, value: bytes |
     else:
         assert isinstance(event, ev.MachineEvent)
         topic, key = FLEET.name, event.machine_id
+    assert len(this.records) < 1 << TOKEN_INDEX_BITS, "a round has more facts than a token's index can count"
     partition = state.partition_of(key)
     place_in_log = (topic, partition)
     sequence = state.next_sequence.get(place_in_log, 0)
@@ -257,7 +267,7 @@ def _close(
     if epoch_start is None and this.number % POSITIONS_EVERY:
         return record
     positions: dict[str, dict[int, int]] = {}
-    for (topic, partition), offset in state.positions.items():
+    for (topic, partition), offset in sorted(state.positions.items()):
         positions.setdefault(topic, {})[partition] = offset
     return record.model_copy(update={"positions": positions})
 

@@ -4,6 +4,7 @@ The soft part (ages, presences, rotations) comes from inputs, is dropped at ever
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +22,7 @@ JobKey = tuple[str, str]  # tenant, job id
 Labels = tuple[tuple[str, str], ...]
 PartitionKey = tuple[str, int]  # topic without prefix, partition
 
+_NO_LEASES: Final[Mapping[int, JobKey]] = {}
 _STATUS_CODE: Final[dict[JobStatus, int]] = {"waiting": 1, "queued": 2, "assigned": 3, "running": 4, "blocked": 5}
 
 
@@ -81,7 +83,6 @@ class Machine:
     status: MachineStatus
     slot: int = -1
     lost_at_ms: int = 0
-    leases: dict[int, JobKey] = field(default_factory=dict)  # token → job, of all sessions: they hold resources
     gone_session: str | None = None  # soft: proven to be gone with all it ran
     presence: int = 0  # soft: the newest number read; 0 before the first
 
@@ -94,16 +95,23 @@ class State:
     jobs: dict[JobKey, Job] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     machines: dict[str, Machine] = field(default_factory=dict)
+    # Machine → token → job of every open lease, of all its sessions: they hold resources. The machine may be unknown.
+    leases: dict[str, dict[int, JobKey]] = field(default_factory=dict)
     lost: OrderedDict[str, int] = field(default_factory=OrderedDict)  # machines that are lost → since when
     backlog: Backlog = field(default_factory=Backlog)
     fleet: FleetIndex = field(default_factory=FleetIndex)
     next_sequence: dict[PartitionKey, int] = field(default_factory=dict)
     positions: dict[PartitionKey, int] = field(default_factory=dict)  # next offsets of the inputs, after the last round
+    answered: frozenset[str] = frozenset()  # causes beyond `positions` that a torn round has answered: see `takeover`
     round: int = 0
     epoch: int = 0
     now_ms: int = 0
     digest: int = 0
     soft: Soft = field(default_factory=Soft)
+
+    def leases_of(self, machine_id: str) -> Mapping[int, JobKey]:
+        """The open leases on a machine: token → job."""
+        return self.leases.get(machine_id, _NO_LEASES)
 
     def partition_of(self, key: str) -> int:
         """The partition of a tenant or machine: the same number in the log as in the inboxes."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jobstream.scheduler.evolve import recount
+from jobstream.scheduler.evolve import open_leases, recount
 from jobstream.scheduler.leases import Soft
 from jobstream.scheduler.state import PartitionKey, State
 from jobstream.schemas import events as ev
@@ -13,29 +13,41 @@ from jobstream.topics.catalogue import COMPLETIONS, HEARTBEATS, MACHINES
 
 @dataclass(slots=True)
 class Tail:
-    """The end of the log as a reader sees it: enough to tell a torn round, and what it has answered."""
+    """The end of the log as a reader sees it: enough to tell a torn round, and what it has answered.
+
+    Log partitions may be read in any order. Bounded by what a follower is ahead of the rounds, and by a round or two.
+    """
 
     last: ev.RoundCommitted | None = None  # the newest round record
     before_last: dict[PartitionKey, int] = field(default_factory=dict)  # positions before that round
-    causes: list[tuple[int, str]] = field(default_factory=list)  # (round, cause) of facts of the last round and later
-    spans: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)  # newest round there, its first sequence
+    causes: list[str] = field(default_factory=list)  # of facts whose inputs are at or beyond those positions
+    # Where rounds newer than `last` begin in each log partition: (round, its first sequence number), oldest first.
+    newer: dict[PartitionKey, list[tuple[int, int]]] = field(default_factory=dict)
 
     def saw_fact(self, place: PartitionKey, stamp: Stamp) -> None:
-        span = self.spans.get(place)
-        if span is None or span[0] != stamp.round:
-            self.spans[place] = (stamp.round, stamp.sequence)
-        if stamp.cause != CAUSE_STATE:
-            self.causes.append((stamp.round, stamp.cause))
+        if self.last is None or stamp.round > self.last.round:
+            runs = self.newer.setdefault(place, [])
+            if not runs or runs[-1][0] != stamp.round:
+                runs.append((stamp.round, stamp.sequence))
+        if stamp.cause != CAUSE_STATE and is_unread(stamp.cause, self.before_last):
+            self.causes.append(stamp.cause)
 
     def saw_round(self, record: ev.RoundCommitted, positions: Mapping[PartitionKey, int]) -> None:
-        """`positions` as they were before this record. Facts of earlier rounds need not be told again."""
-        self.last = record
-        self.before_last = {
-            (topic, partition): positions.get((topic, partition), 0)
-            for topic, ranges in record.inputs.items()
-            for partition in ranges
-        }
-        self.causes = [(number, cause) for number, cause in self.causes if number >= record.round]
+        """`positions` as they were before this record; those that are not known yet are as the record began."""
+        before = dict(positions)
+        for topic, ranges in record.inputs.items():
+            for partition, (first, _) in ranges.items():
+                before.setdefault((topic, partition), first)
+        for topic, partitions in (record.positions or {}).items():
+            for (
+                partition,
+                offset,
+            ) in partitions.items():  # an epoch's first record may step back, to before a torn round
+                before[topic, partition] = min(offset, before.get((topic, partition), offset))
+        self.last, self.before_last = record, before
+        self.causes = [cause for cause in self.causes if is_unread(cause, before)]
+        newer = {place: [run for run in runs if run[0] > record.round] for place, runs in self.newer.items()}
+        self.newer = {place: runs for place, runs in newer.items() if runs}
 
     def last_is_whole(self, next_sequence: Mapping[PartitionKey, int]) -> bool:
         """Whether every fact of the newest round is visible. A torn round is always the last of its epoch."""
@@ -43,26 +55,30 @@ class Tail:
             return True
         for topic, partitions in self.last.written.items():
             for partition, (_, after) in partitions.items():
-                place = (topic, partition)
-                if next_sequence.get(place, 0) < after:
+                if next_sequence.get((topic, partition), 0) < after:
                     return False
-                newest, first = self.spans.get(place, (0, 0))
-                if newest > self.last.round and first < after:  # its numbers were taken by a later epoch
+                runs = self.newer.get((topic, partition))
+                if runs and runs[0][1] < after:  # its numbers were taken by a later epoch
                     return False
         return True
 
-    def answered(self) -> frozenset[str]:
-        """Causes that rounds after the last whole one have answered."""
-        return frozenset(cause for _, cause in self.causes)
+
+def is_unread(cause: str, positions: Mapping[PartitionKey, int]) -> bool:
+    """Whether the input that a fact answers is at or beyond these positions; one of an unknown partition is."""
+    topic, partition, offset = cause.rsplit("/", 2)
+    return int(offset) >= positions.get((topic, int(partition)), 0)
 
 
 def resume_after(state: State, tail: Tail) -> frozenset[str]:
-    """Set the inputs' positions to the end of the last whole round; the causes that must not be answered again."""
-    if tail.last is None or tail.last_is_whole(state.next_sequence):
-        newest = tail.last.round if tail.last is not None else 0
-        return frozenset(cause for number, cause in tail.causes if number > newest)
-    state.positions.update(tail.before_last)
-    return tail.answered()
+    """Set the inputs' positions to the end of the last whole round; the causes that must not be answered again.
+
+    They stay answered until the positions have passed them, however many epochs that takes.
+    """
+    if not tail.last_is_whole(state.next_sequence):
+        state.positions.update(tail.before_last)
+    known = (*state.answered, *tail.causes)
+    state.answered = frozenset(cause for cause in known if is_unread(cause, state.positions))
+    return state.answered
 
 
 def take_over(state: State) -> None:
@@ -70,8 +86,7 @@ def take_over(state: State) -> None:
     recount(state)
     state.backlog.reset_turns()
     state.soft = Soft()
-    leased = [(job.lease.token, job) for job in state.jobs.values() if job.lease is not None]
-    for token, job in sorted(leased, key=lambda pair: pair[0]):
+    for token, job in open_leases(state):
         assert job.lease is not None
         job.lease.seen = None
         state.soft.open_lease(state.partition_of(job.tenant), token, job.key)
