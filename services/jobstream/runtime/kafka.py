@@ -24,7 +24,13 @@ log = logging.getLogger(__name__)
 
 METADATA_TIMEOUT_S: Final = 10.0  # a broker that is up answers in milliseconds; one that restarts needs seconds
 LEADERLESS: Final = frozenset(
-    (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION)
+    (
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError._UNKNOWN_PARTITION,
+    )
 )
 LEADERLESS_WAIT_S: Final = 0.1
 DELIVERY_TIMEOUT_MS: Final = 30_000
