@@ -20,7 +20,11 @@ def environment() -> Iterator[dict[str, str]]:
     data.chmod(0o711)  # root's jobs, which are another user's, can reach their working folders inside
     clean = {name: value for name, value in os.environ.items() if not name.startswith("JOBSTREAM_")}
     variables = {**clean, "JOBSTREAM_DATA": str(data)}
-    configured = {"JOBSTREAM_KILL_GRACE_MS": "2000", "JOBSTREAM_PRODUCERS": '{"billing": ["default"]}'}
+    configured = {
+        "JOBSTREAM_KILL_GRACE_MS": "2000",
+        "JOBSTREAM_PRODUCERS": '{"billing": ["default"]}',
+        "JOBSTREAM_READ_OWN_WRITE_MS": "20000",  # what is submitted is shown then, on a busy machine too
+    }
     try:
         up = run(variables | configured, "up", "--agents", "2", "--detach", "--json", within_s=UP_WITHIN_S)
         assert up.returncode == 0, up.stderr

@@ -99,12 +99,11 @@ def test_ctrl_c_is_quiet_and_leaves_the_job_alone(environment: dict[str, str]) -
 
 
 def test_logs_are_followed_byte_for_byte_while_the_job_runs(environment: dict[str, str]) -> None:
-    script = "printf 'first\\n'; while [ ! -e go ]; do sleep 0.05; done; printf 'second, no newline'"
-    job_id = submitted(environment, "--shell", script.replace("[ ! -e go ]", "[ $((n=n+1)) -lt 20 ]"))
+    job_id = submitted(environment, "--shell", "printf 'first\\n'; sleep 1; printf 'second, no newline'")
     with subprocess.Popen((*JOBSTREAM, "logs", "-f", job_id), env=environment, stdout=subprocess.PIPE) as following:
         assert following.stdout is not None
         assert following.stdout.readline() == b"first\n"
-        rest, _ = following.communicate(timeout=WITHIN_S)
+        rest = following.stdout.read()
     assert rest == b"second, no newline"
     assert following.returncode == 0
     again = run(environment, "logs", job_id, "--attempt", "1")
@@ -244,7 +243,7 @@ def test_status_shows_no_secrets(environment: dict[str, str]) -> None:
     status = run(environment, "status", "--json")
     shown = json.loads(status.stdout)
     assert shown["running"]
-    assert {"kafka", "postgres", "scheduler", "projector", "api", "agent-1", "agent-2"} <= {
+    assert {"kafka", "postgres", "scheduler", "projector", "api", "agent-local-1", "agent-local-2"} <= {
         child["name"] for child in shown["children"]
     }
     assert "js_" not in status.stdout
