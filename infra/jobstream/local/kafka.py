@@ -18,15 +18,6 @@ CONFIG = "server.properties"
 FORMAT_TIMEOUT_S = 60  # it takes 1 to 3 s
 TRAIN_READY_S = 60  # it takes 6 to 10 s
 TRAIN_END_S = 120  # it takes 1 s, and the making of the cache 10 s
-# Heap: 320 MB resident in all. Serial collector: the fastest start, and the others want more than two cores.
-JVM = (
-    "-Xms128m",
-    "-Xmx256m",
-    "-XX:+UseSerialGC",
-    "-XX:+ExitOnOutOfMemoryError",
-    "-Xlog:aot*=error",  # warns of each stub that the start-up cache does not have
-    "--sun-misc-unsafe-memory-access=allow",  # warns that Kafka uses it
-)
 LOG = {
     "defaultLogLevel": "warn",
     "showDateTime": "true",
@@ -78,7 +69,7 @@ def command(folder: Path, java: Java, port: int, controller_port: int, *flags: s
         }
     )
     (folder / CONFIG).write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    jvm = java.command(*JVM, *flags, *(f"-Dorg.slf4j.simpleLogger.{name}={value}" for name, value in LOG.items()))
+    jvm = java.command(*flags, *(f"-Dorg.slf4j.simpleLogger.{name}={value}" for name, value in LOG.items()))
     if not (folder / "data" / "meta.properties").exists():  # what formatting writes last
         _format(jvm, folder)
     return Command(argv=[*jvm, "kafka.Kafka", CONFIG], env=ENVIRONMENT, cwd=folder)
@@ -142,7 +133,7 @@ def _run_once(folder: Path, java: Java, cache: Path) -> None:
         finally:
             process.kill()
             process.wait()
-        make = java.command(*JVM, "-XX:AOTMode=create", f"-XX:AOTConfiguration={recorded}", f"-XX:AOTCache={cache}")
+        make = java.command("-XX:AOTMode=create", f"-XX:AOTConfiguration={recorded}", f"-XX:AOTCache={cache}")
         subprocess.run(
             make, check=True, timeout=TRAIN_END_S, stdout=log, stderr=log, env=ENVIRONMENT, preexec_fn=die_with_parent()
         )
