@@ -73,6 +73,7 @@ def run(settings: Settings) -> None:
             agent.run()
     finally:
         mailbox.close()
+        outbox.close(0)
         captures.close()
         workdirs.close()
 

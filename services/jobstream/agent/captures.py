@@ -15,7 +15,6 @@ from typing import Final
 from jobstream.agent.output import Output
 from jobstream.agent.wakeup import Wakeup
 from jobstream.runtime.clock import boottime_ms
-from jobstream.runtime.errors import Unavailable
 from jobstream.runtime.log_store import AttemptLog, LogEnd, LogStore
 
 log = logging.getLogger(__name__)
@@ -195,7 +194,7 @@ class Captures:
         def work() -> None:
             try:
                 write()
-            except Unavailable as error:
+            except Exception as error:  # Unavailable; of any other, too, the loop must hear
                 failure = error
                 self._wakeup.post(lambda: self._failed(capture, write, failure))
             else:
@@ -217,9 +216,9 @@ class Captures:
             self._watch(capture)
         self._advance(capture, boottime_ms())
 
-    def _failed(self, capture: Capture, write: Callable[[], None], error: Unavailable) -> None:
+    def _failed(self, capture: Capture, write: Callable[[], None], error: Exception) -> None:
         if capture.failures == 0:
-            log.warning("output waits for the log store: %s", error)
+            log.warning("the output of %s waits for the log store: %s", capture.log.folder, error)
         wait_ms = min(RETRY_FIRST_MS << min(capture.failures, 10), RETRY_MS_MAX)
         capture.failures += 1
         capture.retry_at = boottime_ms() + wait_ms

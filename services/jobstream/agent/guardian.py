@@ -160,6 +160,9 @@ class Guardian:
             }
             try:
                 launch(launcher, order, writing)
+            except BaseException:
+                os.close(reading)
+                raise
             finally:
                 os.close(writing)
         except BaseException:

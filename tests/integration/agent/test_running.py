@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.stack.isolation import Isolation
 from tests.stack.waiting import eventually
 from tests.support.agent_host import WITHIN_S, AgentHost, alive
 
@@ -98,6 +99,29 @@ def test_the_process_is_on_its_own_without_privileges_or_the_agents_files(host: 
     assert files == "[0, 1, 2] /dev/null"
     if ROOT:
         assert parent == "1"  # the guardian is the init of its namespace
+
+
+@pytest.mark.skipif(not ROOT, reason="only root runs jobs as others")
+def test_root_runs_jobs_as_root_only_when_told_and_still_without_new_privileges(topics: Isolation, data: Path) -> None:
+    host = AgentHost(topics, data, run_as="root")
+    try:
+        host.start()
+        assert host.run("id -u; grep NoNewPrivs /proc/self/status")[1].split() == [b"0", b"NoNewPrivs:", b"1"]
+    finally:
+        host.close()
+
+
+@pytest.mark.skipif(not ROOT, reason="only root runs jobs as others")
+def test_jobs_have_a_home_even_where_their_user_cannot_enter_the_data_folder(topics: Isolation, data: Path) -> None:
+    closed = data / "closed"
+    closed.mkdir(mode=0o700)
+    host = AgentHost(topics, closed)
+    try:
+        host.start()
+        report, output = host.run('echo x > "$HOME/mine" && cat "$HOME/mine"')
+        assert (report.outcome, output) == ("succeeded", b"x\n")
+    finally:
+        host.close()
 
 
 def test_the_working_directory_is_removed(host: AgentHost) -> None:
