@@ -1,5 +1,6 @@
 """JSON answers, and their shapes for the OpenAPI document alone: what is sent is made by `views`."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -10,6 +11,8 @@ from starlette.responses import Response
 
 from jobstream.api.problems import MEDIA_TYPE, ProblemDetails
 from jobstream.schemas.states import AttemptOutcome, JobStatus, MachineStatus, Priority
+
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,255}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
 
 Time = Annotated[str, Field(description="RFC 3339, UTC", examples=["2026-01-31T12:00:00.000Z"])]
 Responses = dict[int | str, dict[str, Any]]
@@ -192,5 +195,8 @@ def json_answer(content: Any, status: int = 200, headers: Mapping[str, str] | No
 
 
 def base_url(request: Request) -> str:
-    """Where the client found us, for URLs in answers."""
-    return f"{request.url.scheme}://{request.url.netloc}"
+    """Where the client found us, for URLs in answers. (`request.url` would parse all of it, for a tenth of a request's time.)"""
+    host = request.headers.get("host", "")
+    if not _HOST.fullmatch(host):
+        host = "{}:{}".format(*request.scope["server"])
+    return f"{request.scope['scheme']}://{host}"

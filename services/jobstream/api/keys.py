@@ -3,6 +3,7 @@
 A key is `js_<key id>_<43 characters>`: 256 random bits as base64url, whose SHA-256 nobody turns back: no slow hash is needed.
 """
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -55,6 +56,7 @@ class Keys:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._known: dict[bytes, tuple[float, Caller]] = {}
+        self._looking: dict[bytes, asyncio.Future[Caller]] = {}
 
     async def caller(self, key: str | None) -> Caller:
         """Raises Problem 401, or 503 where the keys cannot be read."""
@@ -64,23 +66,30 @@ class Keys:
         if match is None:
             raise _unknown()
         digest = digest_of_key(key)
-        now = time.monotonic()
         known = self._known.get(digest)
-        if known is not None and known[0] > now:
+        if known is not None and known[0] > time.monotonic():
             return known[1]
-        rows = await self._database.rows(queries.KEY, {"key_id": match[1]})
-        if not rows or not hmac.compare_digest(rows[0]["secret"], digest):
-            self._known.pop(digest, None)
-            raise _unknown()
-        caller = Caller(key_id=match[1], tenant=rows[0]["tenant"])
-        if len(self._known) >= CACHE_KEYS_MAX:
-            self._known.clear()
-        self._known[digest] = (now + CACHE_S, caller)
-        return caller
+        looking = self._looking.get(digest)
+        if looking is None:  # one look-up for all requests of this moment
+            looking = self._looking[digest] = asyncio.ensure_future(self._look_up(match[1], digest))
+            looking.add_done_callback(lambda _: self._looking.pop(digest))
+        return await asyncio.shield(looking)  # who asked first may leave
 
     def forget(self, key_id: str) -> None:
         for digest in [digest for digest, (_, caller) in self._known.items() if caller.key_id == key_id]:
             del self._known[digest]
+
+    async def _look_up(self, key_id: str, digest: bytes) -> Caller:
+        asked_at = time.monotonic()
+        rows = await self._database.rows(queries.KEY, {"key_id": key_id})
+        if not rows or not hmac.compare_digest(rows[0]["secret"], digest):
+            self._known.pop(digest, None)
+            raise _unknown()
+        caller = Caller(key_id=key_id, tenant=rows[0]["tenant"])
+        if len(self._known) >= CACHE_KEYS_MAX:
+            self._known.clear()
+        self._known[digest] = (asked_at + CACHE_S, caller)
+        return caller
 
 
 def _unknown() -> Problem:

@@ -80,6 +80,12 @@ def test_a_submitted_job_is_an_event_and_is_seen_by_its_next_read(api: Api) -> N
     assert whole["created_at"].endswith("Z")
 
 
+def test_urls_name_the_host_that_was_asked_and_no_nonsense(api: Api) -> None:
+    for host, told in (("jobs.example:8443", "http://jobs.example:8443"), ("a b/<x>", api.url), ("", api.url)):
+        answer = api.alice.post("/api/v1/jobs", json=BODY, headers={"Host": host})
+        assert answer.json()["logs_url"].startswith(f"{told}/api/v1/jobs/"), host
+
+
 def position_of(response: httpx.Response) -> dict[str, str]:
     return {"Jobstream-Position": response.headers["jobstream-position"]}
 
