@@ -25,7 +25,9 @@ def _followups(state: State, times: LeaseTimes, most: int) -> Iterator[Message]:
         _lower_barrier(state)
     if not state.soft.barrier:
         yield from _expired_leases(state, times, most)
-        yield from _lost_machines(state, times)
+        if state.soft.machines_ticked:
+            yield from _lost_machines(state, times)
+            state.soft.machines_ticked = False
 
 
 def starts(state: State, most: int) -> Iterator[Message]:
@@ -81,7 +83,7 @@ def _expired_leases(state: State, times: LeaseTimes, most: int) -> Iterator[Mess
 
 
 def _lost_machines(state: State, times: LeaseTimes) -> Iterator[Message]:
-    """Machines that hold no lease and have not been present for too long."""
+    """Machines that hold no lease and have not been present for too long. Looks at every machine: once a tick, not a round."""
     for machine in list(state.machines.values()):
         if machine.status not in ("up", "draining") or state.leases_of(machine.machine_id):
             continue

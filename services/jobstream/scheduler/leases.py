@@ -67,6 +67,7 @@ class Soft:
     fresh: dict[int, dict[int, JobKey]] = field(default_factory=dict)
     to_start: dict[JobKey, None] = field(default_factory=dict)  # jobs heard for the first time, in order
     ended_sessions: dict[str, None] = field(default_factory=dict)  # machines with leases of a session proven gone
+    machines_ticked: bool = False  # machines have aged since it was last asked which are lost
     read: dict[PartitionKey, int] = field(default_factory=dict)  # next offsets, as read since the takeover
     # Expire nothing before these inputs have been read up to here: what was seen before the takeover counts.
     barrier: dict[PartitionKey, int] = field(default_factory=dict)

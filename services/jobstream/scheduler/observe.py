@@ -36,8 +36,12 @@ def _tick(state: State, record: Input, tick: cmd.LeaderTick) -> None:
         return  # no leader's: it would stop this clock until that epoch comes
     clock = state.soft.clock(record.topic, record.partition)
     before_ms = clock.age_ms
-    if clock.tick(tick, record.appended_ms) and record.topic == HEARTBEATS.name:
+    if not clock.tick(tick, record.appended_ms):
+        return
+    if record.topic == HEARTBEATS.name:
         state.soft.age_fresh(record.partition, tick.round, before_ms)
+    elif record.topic == MACHINES.name:
+        state.soft.machines_ticked = True
 
 
 def _presence(state: State, presence: cmd.MachinePresent) -> None:
