@@ -46,6 +46,8 @@ def up(
     process: the stack stops by itself when that one has ended, however it ended.
     Raises LocalStackError, when nothing of the stack lives any more.
     """
+    if sys.platform != "linux":
+        raise LocalStackError("the local stack needs Linux; elsewhere, run it in containers: infra/compose.yaml")
     layout = Layout(data=(data or default_data()).absolute())
     jvm = java.resolve(progress)  # before the supervisor is detached: a download is shown, an error is raised here
     kafka.train(jvm, progress)
@@ -146,22 +148,23 @@ def _detached(layout: Layout, agents: int | None, until: int | None) -> state.St
             pass_fds=[writing],
         )
     os.close(writing)
-    with os.fdopen(reading) as pipe:
-        if not select.select([pipe], [], [], READY_WITHIN_S)[0]:
-            supervisor.terminate()
-            raise StackNotReady(
-                f"the stack on {layout.data} was not ready within {READY_WITHIN_S:.0f} s: see {layout.logs}"
-            )
-        answer = pipe.readline()
-    if not answer:
+    try:
+        with os.fdopen(reading) as pipe:
+            if not select.select([pipe], [], [], READY_WITHIN_S)[0]:
+                raise StackNotReady(
+                    f"the stack on {layout.data} was not ready within {READY_WITHIN_S:.0f} s: see {layout.logs}"
+                )
+            answer = pipe.readline()
+        if not answer:
+            raise StackNotReady(f"the supervisor ended early; the end of {log}:\n{tail(log)}")
+        message: state.State = json.loads(answer)
+        if "error" in message:
+            raise LocalStackError(message["error"])
+        return message
+    except BaseException:  # a Ctrl-C too: the supervisor, in a session of its own, has not heard it
+        supervisor.terminate()
         supervisor.wait()
-        raise StackNotReady(f"the supervisor ended early; the end of {log}:\n{tail(log)}")
-    message = json.loads(answer)
-    if "error" in message:
-        supervisor.wait()
-        raise LocalStackError(message["error"])
-    description: state.State = message
-    return description
+        raise
 
 
 def supervise(*, data: Path, agents: int | None, ready_fd: int, until: int | None) -> int:

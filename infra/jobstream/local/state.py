@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import random
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jobstream.local.errors import DataInUse
+from jobstream.local.errors import DataInUse, LocalStackError
 from jobstream.local.paths import Layout
 from jobstream.local.process import ProcessId
+
+# Below those that the kernel gives to outgoing connections: a client that tries to connect again and again while the broker
+# is away would be given the broker's port for its own end in the long run, and be connected to itself.
+PORTS = range(20_000, 30_000)
+PORT_TRIES = 200
 
 State = dict[str, Any]  # the JSON object of stack.json, as `stack.describe` makes it
 
@@ -76,7 +82,11 @@ def ports(layout: Layout, names: tuple[str, ...]) -> dict[str, int]:
     held: list[socket.socket] = []  # until all are chosen, so that no two are the same
     try:
         for name in names:
-            listener = _try_bind(kept.get(name, 0)) or bind(0)
+            wanted = [kept[name]] if name in kept else []
+            tries = (_try_bind(port) for port in [*wanted, *random.sample(PORTS, PORT_TRIES)])
+            listener = next(filter(None, tries), None)
+            if listener is None:
+                raise LocalStackError(f"no free port for {name} on 127.0.0.1 between {PORTS[0]} and {PORTS[-1]}")
             held.append(listener)
             chosen[name] = listener.getsockname()[1]
     finally:
@@ -86,23 +96,16 @@ def ports(layout: Layout, names: tuple[str, ...]) -> dict[str, int]:
     return chosen
 
 
-def bind(port: int) -> socket.socket:
-    """Hold a loopback port (0: any free one); raises OSError when it is taken."""
+def _try_bind(port: int) -> socket.socket | None:
+    """Hold a loopback port; None when it is taken."""
     listener = socket.socket()
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the last run may linger
         listener.bind(("127.0.0.1", port))
     except OSError:
         listener.close()
-        raise
-    return listener
-
-
-def _try_bind(port: int) -> socket.socket | None:
-    try:
-        return bind(port)
-    except OSError:
         return None
+    return listener
 
 
 def read_keys(layout: Layout) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.integration.local.conftest import OwnStack
 from tests.integration.local.test_servers import make_topic, query, read, write
+from tests.stack.waiting import eventually
 
 from jobstream.local import java, paths, run, state
 from jobstream.local.errors import LocalStackError
@@ -104,15 +106,38 @@ def test_down_does_not_touch_a_process_that_took_over_the_id(own_data: OwnStack)
         stranger.kill()
 
 
-def test_port_that_was_taken_meanwhile_is_replaced(own_data: OwnStack) -> None:
+def test_interrupted_start_leaves_nothing(own_data: OwnStack) -> None:
+    """Ctrl-C while `run --detach` waits: the supervisor, in a session of its own, would go on."""
+    argv = [sys.executable, "-m", "jobstream.local", "run", "--detach", "--data", str(own_data.data)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(argv, env=env, stderr=subprocess.DEVNULL) as process:
+        eventually(lambda: run.status(own_data.data), within_s=RUN_WITHIN_S, what="a supervisor")
+        family = own_data.processes()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(RUN_WITHIN_S) != 0
+    assert not [member for member in family if member.alive()]
+
+
+def test_ports_are_kept_unless_they_were_taken_meanwhile(own_data: OwnStack) -> None:
     own_data.layout.make()
     first = state.ports(own_data.layout, ("kafka", "controller"))
+    assert first["kafka"] != first["controller"]
+    assert set(first.values()) < set(state.PORTS)
     assert state.ports(own_data.layout, ("kafka", "controller")) == first
-    with state.bind(first["kafka"]) as taken:
-        taken.listen()
+    with socket.create_server(("127.0.0.1", first["kafka"])):
         second = state.ports(own_data.layout, ("kafka", "controller"))
     assert second["kafka"] != first["kafka"]
     assert second["controller"] == first["controller"]
+
+
+def test_no_free_port_is_said(own_data: OwnStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_data.layout.make()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(state, "PORTS", [port])
+        monkeypatch.setattr(state, "PORT_TRIES", 1)
+        with pytest.raises(LocalStackError, match=f"no free port for kafka on 127.0.0.1 between {port} and {port}"):
+            state.ports(own_data.layout, ("kafka",))
 
 
 def test_start_that_fails_says_why_and_leaves_nothing(own_data: OwnStack) -> None:
