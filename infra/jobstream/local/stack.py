@@ -25,6 +25,7 @@ SERVICES = ("scheduler", "projector")
 CLI = (sys.executable, "-m", "jobstream.cli")
 AGENT_CPU = 2
 AGENT_MEMORY_GB = 4
+AGENT_DRAIN_MS = 3_000  # who stops a local stack does not want to wait; what still runs then runs again next time
 PASSED_ON = (
     "PATH",
     "HOME",
@@ -150,6 +151,7 @@ def _agent(plan: Plan, env: dict[str, str], machine: str) -> Child:
         "JOBSTREAM_CPU": str(AGENT_CPU),
         "JOBSTREAM_MEMORY_GB": str(AGENT_MEMORY_GB),
         "JOBSTREAM_LABELS": '{"zone": "local"}',
+        "JOBSTREAM_DRAIN_MS": str(AGENT_DRAIN_MS),
     }
     del told["JOBSTREAM_POSTGRES"]  # it has no business there, nor have its jobs
 
@@ -170,7 +172,7 @@ def _agent(plan: Plan, env: dict[str, str], machine: str) -> Child:
         ready=ready,
         after=STEPS,
         outlived_by=[*SERVICES, "api"],
-        stop_grace_s=15.0,  # it ends its jobs first
+        stop_grace_s=25.0,  # the drain, 10 s of grace for its jobs, and its reports
     )
 
 
