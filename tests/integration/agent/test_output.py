@@ -97,4 +97,4 @@ def test_an_idle_agent_costs_nothing(host: AgentHost) -> None:
     before = process.cpu_times()
     time.sleep(3)
     after = process.cpu_times()
-    assert after.user + after.system - before.user - before.system < 0.3
+    assert after.user + after.system - before.user - before.system < 1.0  # a loop that does not wait takes 3
