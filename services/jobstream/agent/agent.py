@@ -9,7 +9,6 @@ import os
 import selectors
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from jobstream.agent import orders
@@ -18,6 +17,7 @@ from jobstream.agent.channel import ChannelClosed
 from jobstream.agent.lease import Presences
 from jobstream.agent.machine import Machine
 from jobstream.agent.outbox import Outbox
+from jobstream.agent.running import Running
 from jobstream.agent.wakeup import StopSignals, Wakeup
 from jobstream.agent.ward import Ward
 from jobstream.agent.workdirs import Workdirs
@@ -42,18 +42,6 @@ EARLY_PRESENCE_MS: Final = 1_000  # after registration: the first one is as old 
 REPORT_WAITS_FOR_LOG_MS: Final = 1_000  # so that the output of a job that has ended is there, if the store works
 FAREWELL_MS: Final = 5_000  # for reports and output at the end; what is not acknowledged by then expires with its lease
 WAIT_MS_MAX: Final = 60_000
-
-
-@dataclass(slots=True, kw_only=True)
-class Running:
-    """An attempt that the guardian was asked to start, until it is reported. `held` from its start to its end."""
-
-    assign: AssignAttempt
-    folder: str
-    held: HeldLease | None = None
-    started_at_ms: int | None = None
-    ended: Mapping[str, Any] | None = None
-    report_at: int | None = None
 
 
 class Agent:
