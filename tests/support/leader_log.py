@@ -262,3 +262,8 @@ def accepted(tenant: str, job_id: str, key: str | None = None, number: int = 1) 
         idempotency_key=key,
         spec=spec,
     )
+
+
+def admitted(machine_id: str, session: str = "s") -> ev.MachineAdmitted:
+    resources = Resources(cpu_millis=1_000, memory_mib=1_024)
+    return ev.MachineAdmitted(machine_id=machine_id, session=session, boot_id="boot", resources=resources)

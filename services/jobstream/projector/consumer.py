@@ -11,7 +11,7 @@ waits without polling Kafka: nobody else could write either, and a process that 
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 BATCH_RECORDS_MAX: Final = 2_000  # a transaction stays below 200 ms
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024  # of values; Postgres and this process hold a batch several times over
 POLL_S: Final = 0.5  # how long a stop may take to be seen
-SESSION_MS: Final = 10_000  # a killed projector's partitions go to another after this
+SESSION_MS: Final = 6_000  # the least that brokers take: a killed projector's partitions go to another after this
 POLL_INTERVAL_MAX_MS: Final = 60_000  # a hanging one's, after this
 REMIND_EVERY_MS: Final = 60_000
 
@@ -57,6 +57,7 @@ class Projector:
             **{
                 "partition.assignment.strategy": "cooperative-sticky",
                 "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": SESSION_MS // 3,
                 "max.poll.interval.ms": POLL_INTERVAL_MAX_MS,
             },
         )
@@ -76,10 +77,11 @@ class Projector:
             if not self._stop.is_set():  # else it was only what a last attempt ran into
                 raise
         finally:
+            stopped = list(self.stopped.values())  # closing gives the partitions away
             self._consumer.close()
             self._writer.close()
-        if self.stopped:
-            raise LogBroken("; ".join(self.stopped.values()))
+        if stopped:
+            raise LogBroken("; ".join(stopped))
 
     def _take(self, batch: list[Message]) -> None:
         """Apply a batch, what can be applied of it; stop partitions that cannot go on."""
@@ -93,7 +95,7 @@ class Projector:
             offset = _number(message.offset())
             if position is None or key in self.stopped or key in self._moved or offset < position.next_offset:
                 continue
-            headers = cast(Sequence[tuple[str, bytes | None]], message.headers() or ())
+            headers = cast(Sequence[tuple[str, Any]], message.headers() or ())
             records.setdefault(key, []).append(Record(offset, headers, message.value()))
         slices = [fold(self._positions[key], found) for key, found in records.items()]
         self._apply([part for part in slices if part.after != part.before])
@@ -162,6 +164,8 @@ class Projector:
             self._halt(key, str(error))
 
     def _halt(self, key: PartitionKey, why: str) -> None:
+        if not self.stopped:
+            self._reminded_ms = monotonic_ms()
         self.stopped[key] = why
         self._consumer.pause([TopicPartition(self._prefix + key[0], key[1])])
         self._alarm(key)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from jobstream.projector.changes import Changes
 from jobstream.projector.rows import merge
@@ -29,7 +30,7 @@ class Record:
     """A record of the log as it was read."""
 
     offset: int
-    headers: Sequence[tuple[str, bytes | None]]
+    headers: Sequence[tuple[str, Any]]  # values are bytes or None, whatever the client declares
     value: bytes | None
 
 

@@ -197,6 +197,7 @@ class Writer:
         if self._connection is None or self._connection.closed:
             arguments = connection_arguments(self._settings)
             arguments["options"] += SESSION_OPTIONS
+            arguments["application_name"] = "jobstream-projector"
             try:
                 self._connection = psycopg.connect(
                     **arguments,

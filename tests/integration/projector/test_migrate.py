@@ -6,7 +6,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.stack.isolation import Isolation
 
 from jobstream.projector import migrate as module
 from jobstream.projector.migrate import load_migrations, migrate, pending, require_migrated
@@ -16,14 +15,8 @@ from jobstream.runtime.postgres import connect
 
 
 @pytest.fixture
-def settings(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    for name, value in isolation.environment.items():
-        monkeypatch.setenv(name, value)
-    return Settings()
-
-
-@pytest.fixture
 def connection(settings: Settings) -> Iterator[psycopg.Connection[Any]]:
+    """To a database without our schemas."""
     with connect(settings, autocommit=True) as opened:
         yield opened
 
