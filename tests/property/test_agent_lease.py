@@ -104,5 +104,5 @@ class LeasesMachine(RuleBasedStateMachine):
         assert self.leases.free_memory_mib == MEMORY - sum(memory for _, memory in self.room.values()) >= 0
 
 
-LeasesMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+LeasesMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestLeases = LeasesMachine.TestCase
