@@ -255,7 +255,7 @@ class Leader:
             self.read[place] = self.start_of(place)
         raise_barrier(self.state)
         self.state.soft.read.update(self.read)
-        invariants.check(self.state)
+        invariants.check(self.state, torn=True)
 
     def start_of(self, place: PartitionKey) -> int:
         wanted = self.state.positions.setdefault(place, 0)
