@@ -44,8 +44,8 @@ class Driver:
             self._submit(FAILING, [self._python, "-I", "-c", f"import sys; sys.exit({FAILING_EXIT_CODE})"])
             napping = "import time; print('working', flush=True); time.sleep(600)"
             self._submit(CANCELLED, [self._python, "-I", "-c", napping])
-            self._until_ended([SPLIT])
             own: Future[dict[str, int]] = beside.submit(self._own_count)
+            self._until_ended([SPLIT])
             for number, label in enumerate(COUNTS, 1):
                 lists, result = self._folder / f"part-{number}.json", self._folder / f"count-{number}.json"
                 self._submit(label, [*self._step, "count", str(lists), str(result)])
@@ -55,6 +55,7 @@ class Driver:
             merged = self._folder / "merged.json"
             self._submit(MERGE, [*self._step, "merge", str(merged), *counts])
             self._until_ended(self._ids)
+            self._screen.say("comparing the total with a count without jobstream")
             return [*self._unexpected(), *_compare(merged, own.result())]
 
     def jobs(self) -> dict[str, Any]:
