@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 import uvloop
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from pydantic import SecretStr
 from tests.stack.isolation import isolated
@@ -57,7 +57,16 @@ def records_in(settings: Settings) -> int:
     topic = f"{settings.topic_prefix}submissions"
     newest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     wanted = {TopicPartition(topic, number): newest for number in range(PARTITIONS)}
-    return sum(found.result().offset for found in admin.list_offsets(wanted).values())
+    until = time.monotonic() + 10
+    while True:
+        try:
+            return sum(found.result().offset for found in admin.list_offsets(wanted).values())
+        except KafkaException as error:
+            # A fresh topic: this client's metadata is older than its leaders.
+            if not error.args[0].retriable() and error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                raise
+            assert time.monotonic() < until, error
+            time.sleep(0.1)
 
 
 @contextmanager
