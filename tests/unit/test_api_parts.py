@@ -14,6 +14,7 @@ from jobstream.api.problems import Problem, invalid
 from jobstream.runtime.config import Settings
 from jobstream.schemas.new_ids import new_job_id
 
+JOB_ID = "01a2315f-3f1f-7465-8146-244c265f048d"
 SCOPE = ("jobs", "alice", "batch", None)
 
 
@@ -37,10 +38,10 @@ def test_a_cursor_belongs_to_its_list(scope: cursors.Scope) -> None:
         [1],
         ["a", "b"],
         [1, "x"],
-        [-1, new_job_id()],
-        [2**63, new_job_id()],
-        [True, new_job_id() + "\n"],
-        [1.5, new_job_id()],
+        [-1, JOB_ID],
+        [2**63, JOB_ID],
+        [True, JOB_ID + "\n"],
+        [1.5, JOB_ID],
     ],
 )
 def test_a_made_up_cursor_with_a_right_tag_still_cannot_break_a_query(position: list[Any]) -> None:
