@@ -3,6 +3,7 @@
 import itertools
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from confluent_kafka import OFFSET_END, Consumer
 from tests.stack.isolation import Isolation
 from tests.stack.waiting import eventually
 
+from jobstream.agent.machine import WORK_FOLDER_FALLBACK, name_of
+from jobstream.agent.tree import cgroup_home
 from jobstream.runtime.config import LeaseSettings, Settings
 from jobstream.runtime.errors import Unavailable
 from jobstream.runtime.kafka import assign_at, make_admin, make_consumer, make_producer, offsets_at
@@ -132,10 +135,18 @@ class AgentHost:
             if process.poll() is None:
                 process.kill()
             process.wait()
-        for pid in self.guardians():
-            os.kill(pid, signal.SIGKILL)
-        eventually(lambda: not self.guardians(), within_s=WITHIN_S, what="guardians end")
+        eventually(self._end_guardians, within_s=WITHIN_S, what="guardians end")
+        folder = (self.data / "agents" / self.machine_id).resolve()
+        if (left := cgroup_home(name_of(folder))) is not None:  # of a guardian that was killed
+            left.rmdir()
+        shutil.rmtree(WORK_FOLDER_FALLBACK / name_of(folder), ignore_errors=True)
         self._consumer.close()
+
+    def _end_guardians(self) -> bool:
+        found = self.guardians()
+        for pid in found:
+            os.kill(pid, signal.SIGTERM)  # heeded once it has seen that its agent is gone
+        return not found
 
     def guardians(self) -> list[int]:
         """Processes that hold this folder's guardian lock."""

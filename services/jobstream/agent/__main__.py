@@ -76,6 +76,7 @@ def run(settings: Settings) -> None:
         outbox.close(0)
         captures.close()
         workdirs.close()
+        machine.leave()
 
 
 def guardian_config(settings: Settings, machine: Machine) -> dict[str, object]:

@@ -64,7 +64,12 @@ class Machine:
     @property
     def cgroup(self) -> str:
         """The name of the cgroup of this machine's attempts: one for each folder, since machine ids can be repeated."""
-        return f"jobstream-{hashlib.blake2b(str(self.folder).encode(), digest_size=8).hexdigest()}"
+        return name_of(self.folder)
+
+    def leave(self) -> None:
+        """Give back the folder of working directories, if they are removed; what is left goes at the next start."""
+        with contextlib.suppress(OSError):
+            self.work.rmdir()
 
     def begin(self, *, guardian: int, contained: bool, cgroups: bool) -> None:
         """The guardian is there: settle what is known of the former session, and what the next one must know of this one.
@@ -115,6 +120,11 @@ def open_machine(settings: Settings) -> Machine:
         lock=lock,
         former=_former(former, registration.boot_id),
     )
+
+
+def name_of(folder: Path) -> str:
+    """A name for what belongs to a machine's folder but cannot be in it."""
+    return f"jobstream-{hashlib.blake2b(str(folder).encode(), digest_size=8).hexdigest()}"
 
 
 def job_user(run_as: str | None) -> User | None:
@@ -251,7 +261,7 @@ def _work_folder(folder: Path, user: User | None) -> Path:
     """An empty folder for working directories that the jobs' user can reach."""
     work = folder / "work"
     if user is not None and not all(_enterable(parent, user) for parent in folder.parents):
-        work = WORK_FOLDER_FALLBACK / f"jobstream-{hashlib.blake2b(str(folder).encode(), digest_size=8).hexdigest()}"
+        work = WORK_FOLDER_FALLBACK / name_of(folder)
     work.mkdir(exist_ok=True)
     found = work.lstat()
     if work.is_symlink() or found.st_uid != os.geteuid():

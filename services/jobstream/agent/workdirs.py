@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class Workdirs:
-    """What is left when the agent ends is removed when it starts again."""
+    """What an agent that was killed has left is removed when it starts again."""
 
     def __init__(self) -> None:
         self._remover = ThreadPoolExecutor(1, thread_name_prefix="workdirs")
@@ -15,4 +15,5 @@ class Workdirs:
         self._remover.submit(shutil.rmtree, folder, True)
 
     def close(self) -> None:
-        self._remover.shutdown(wait=False, cancel_futures=True)
+        """Wait until all are removed."""
+        self._remover.shutdown()

@@ -13,6 +13,7 @@ from tests.stack.waiting import eventually
 from tests.support.agent_host import WITHIN_S, alive
 
 from jobstream.agent.channel import ChannelClosed
+from jobstream.agent.tree import cgroup_home
 from jobstream.agent.ward import Ward, start_guardian
 from jobstream.runtime.clock import boottime_ms
 from jobstream.schemas.new_ids import new_job_id
@@ -93,6 +94,8 @@ def played(request: pytest.FixtureRequest, data: Path) -> Iterator[Played]:
         ward.channel.socket.close()
         gone = ward.wait_gone()
         os.close(ward.pidfd)
+        if cgroups and (left := cgroup_home(f"jobstream-test-{os.getpid()}")) is not None:  # where it was killed
+            left.rmdir()
         assert gone, "the guardian did not end with its last attempt"
 
 
