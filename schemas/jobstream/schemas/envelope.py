@@ -91,27 +91,35 @@ def stamp_headers(stamp: Stamp) -> Headers:
 def from_headers(headers: Iterable[tuple[str, bytes | None]] | None) -> Envelope:
     """Read an envelope; raises Unreadable("envelope") where a required attribute is missing or no text."""
     try:
-        found = {name: value.decode() for name, value in headers or () if value is not None}
-        kind, source, identity = found["ce_type"], found["ce_source"], found["ce_id"]
+        found = dict(headers or ())
+        kind, source, identity = _text(found, "ce_type"), _text(found, "ce_source"), _text(found, "ce_id")
+        time, traceparent = found.get("ce_time"), found.get("traceparent")
         stamp = None
         if (sequence := found.get("ce_sequence")) is not None:
             stamp = Stamp(
                 sequence=int(sequence),
-                epoch=int(found["ce_epoch"]),
-                round=int(found["ce_round"]),
-                index=int(found["ce_index"]),
-                cause=found["ce_cause"],
-                at_ms=parse_time(found["ce_time"]),
+                epoch=int(_text(found, "ce_epoch")),
+                round=int(_text(found, "ce_round")),
+                index=int(_text(found, "ce_index")),
+                cause=_text(found, "ce_cause"),
+                at_ms=parse_time(_text(found, "ce_time")),
             )
+        return Envelope(
+            id=identity,
+            type=kind,
+            source=source,
+            time="" if time is None else time.decode(),
+            traceparent=None if traceparent is None else traceparent.decode(),
+            stamp=stamp,
+        )
     except KeyError as error:
         raise Unreadable("envelope", f"the header {error.args[0]} is missing") from None
     except ValueError as error:  # UnicodeDecodeError is one
         raise Unreadable("envelope", f"a header cannot be read: {error}") from None
-    return Envelope(
-        id=identity,
-        type=kind,
-        source=source,
-        time=found.get("ce_time", ""),
-        traceparent=found.get("traceparent"),
-        stamp=stamp,
-    )
+
+
+def _text(headers: dict[str, bytes | None], name: str) -> str:
+    value = headers[name]
+    if value is None:
+        raise KeyError(name)
+    return value.decode()
