@@ -19,6 +19,7 @@ from jobstream.cli.connection import Endpoint
 from jobstream.cli.demo_screen import Screen, summary, took
 from jobstream.cli.exit_codes import INTERRUPTED
 from jobstream.cli.local import asked
+from jobstream.runtime.errors import JobstreamError
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SYSTEM_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -90,11 +91,25 @@ def _stack(agents: int, screen: Screen) -> Iterator[dict[str, Any]]:
                 )
             )
             yield described
+        except JobstreamError as error:
+            raise JobstreamError(f"{error}{_troubles(data)}") from None
         finally:
             signal.signal(
                 signal.SIGINT, signal.SIG_IGN
             )  # stopping is bounded; a second Ctrl-C would leave files behind
             _stop(data)
+
+
+def _troubles(data: Path) -> str:
+    """The end of the log of each process that did not just run on: the logs themselves are about to be removed."""
+    from jobstream.local import run
+    from jobstream.local.supervisor import tail
+
+    children = (run.status(data) or {}).get("children", ())
+    ends = [child for child in children if child["restarts"] or not child["ready"]]
+    return "".join(
+        f"\n{child['name']} was started {child['restarts'] + 1} times:\n{tail(Path(child['log']))}" for child in ends
+    )
 
 
 def _stop(data: Path) -> None:
