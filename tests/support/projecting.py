@@ -1,9 +1,10 @@
 """A log in Kafka, the projection in Postgres, and how tests wait for the one to reach the other."""
 
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +81,31 @@ class Log:
             )
             self._producer.init_transactions(PATIENCE_S)
         return self._producer
+
+
+@contextmanager
+def run_projector(settings: Settings) -> Iterator[Projector]:
+    """A projector in a thread of this process until the context ends; raises what it raised."""
+    stop = threading.Event()
+    projector = Projector(settings, stop)
+    failures: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            projector.run()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    try:
+        yield projector
+    finally:
+        stop.set()
+        thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    if failures:
+        raise failures[0]
 
 
 def stored_positions(connection: psycopg.Connection[Any]) -> Positions:

@@ -3,17 +3,14 @@
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 from tests.stack.isolation import Isolation
-from tests.support.projecting import PATIENCE_S, Log, RunProjector, StartProjector
+from tests.support.projecting import Log, RunProjector, StartProjector, run_projector
 
-from jobstream.projector.consumer import Projector
 from jobstream.projector.migrate import migrate
 from jobstream.runtime.config import Settings
 from jobstream.runtime.kafka import make_admin
@@ -58,31 +55,7 @@ def log(ready: Settings) -> Log:
 @pytest.fixture
 def projecting(ready: Settings) -> RunProjector:
     """Runs a projector in a thread of this process until the context ends; raises what it raised."""
-
-    @contextmanager
-    def run() -> Iterator[Projector]:
-        stop = threading.Event()
-        projector = Projector(ready, stop)
-        failures: list[BaseException] = []
-
-        def body() -> None:
-            try:
-                projector.run()
-            except BaseException as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=body)
-        thread.start()
-        try:
-            yield projector
-        finally:
-            stop.set()
-            thread.join(PATIENCE_S)
-        assert not thread.is_alive()
-        if failures:
-            raise failures[0]
-
-    return run
+    return lambda: run_projector(ready)
 
 
 @pytest.fixture

@@ -2,11 +2,14 @@
 
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 from tests.integration.projector.conftest import PARTITIONS
+from tests.support.gate import PostgresGate
 from tests.support.leader_log import LeaderLog, accepted, admitted
 from tests.support.projecting import (
     PATIENCE_S,
@@ -14,6 +17,7 @@ from tests.support.projecting import (
     RunProjector,
     StartProjector,
     assert_rows,
+    run_projector,
     stored_positions,
     wait_for_positions,
     wait_until,
@@ -214,27 +218,39 @@ def test_a_log_that_ends_before_the_position_is_named(
 
 
 def test_while_postgres_is_away_nothing_is_lost(
-    log: Log, projecting: RunProjector, connection: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+    log: Log, ready: Settings, connection: psycopg.Connection[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = LeaderLog(seed=21, partitions=PARTITIONS)
     log.write(made.rounds(10))
-    with projecting():
-        wait_for_positions(log.settings, log.ends)
-        connection.execute("ALTER TABLE jobs RENAME TO jobs_away")
-        end_others(connection)
-        log.write(made.rounds(20))
-        wait_until(log.settings, lambda opened: "cannot be written" in caplog.text)
-        connection.execute("ALTER TABLE jobs_away RENAME TO jobs")
-        log.write(made.rounds(10))
-        wait_for_positions(log.settings, log.ends)
+    with PostgresGate(tmp_path, ready.postgres.get_secret_value()) as gate:
+        through = ready.model_copy(update={"postgres": SecretStr(gate.url)})
+        with run_projector(through):
+            wait_for_positions(ready, log.ends)
+            gate.shut()
+            log.write(made.rounds(20))
+            wait_until(ready, lambda opened: caplog.text.count("does not answer") >= 3)
+            assert stored_positions(connection).items() != log.ends.items()
+            gate.open()
+            wait_for_positions(ready, log.ends)
+            for _ in range(5):  # and while it is written to
+                log.write(made.rounds(3))
+                gate.shut()
+                gate.open()
+            wait_for_positions(ready, log.ends)
     assert_rows(connection, log)
 
 
-def end_others(connection: psycopg.Connection[Any]) -> None:
-    """End the projector's connections to this database, as a restart does."""
-    connection.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'jobstream-projector'"
-    )
+def test_a_table_that_is_away_is_waited_for(
+    log: Log, projecting: RunProjector, connection: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    made = LeaderLog(seed=22, partitions=PARTITIONS)
+    with projecting():
+        connection.execute("ALTER TABLE jobs RENAME TO jobs_away")
+        log.write(made.rounds(20))
+        wait_until(log.settings, lambda opened: "cannot be written" in caplog.text)
+        connection.execute("ALTER TABLE jobs_away RENAME TO jobs")
+        wait_for_positions(log.settings, log.ends)
+    assert_rows(connection, log)
 
 
 def test_refuses_a_database_that_was_not_migrated(ready: Settings, projecting: RunProjector) -> None:
