@@ -12,7 +12,6 @@ import selectors
 import signal
 import socket
 import sys
-from types import FrameType
 from typing import Any, Final
 
 from jobstream.agent.attempts import Attempt
@@ -52,10 +51,9 @@ class Guardian:
         wake_in.setblocking(False)
         self._wake_in = wake_in
         signal.set_wakeup_fd(wake_in.fileno(), warn_on_full_buffer=False)
-        self._stopping = False
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.signal(signal.SIGTERM, self._on_term)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for sent_to_the_agent_too in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(sent_to_the_agent_too, signal.SIG_IGN)
 
     def run(self) -> None:
         """Until the agent is gone and nothing lives."""
@@ -225,7 +223,8 @@ class Guardian:
             if attempt.timeout_at is not None and now >= attempt.timeout_at:
                 attempt.timeout_at = None
                 attempt.end("timed_out", now, self._grace_ms)
-            if self._stopping and not attempt.killing:
+            if self._orphaned and not attempt.killing:
+                # Nobody could tell how it ends, so all that it does would be done again elsewhere: not one step more.
                 attempt.end("untrusted", now, 0)
             if attempt.kill_at is not None and now >= attempt.kill_at:
                 attempt.kill(now)
@@ -261,10 +260,6 @@ class Guardian:
         if not self._orphaned:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.pending else 0)
             self._selector.modify(self._channel.socket, events, None)
-
-    def _on_term(self, number: int, frame: FrameType | None) -> None:
-        """A new agent of this machine wants nothing of it to live. While ours lives it decides: it gets the signal too."""
-        self._stopping = self._orphaned
 
 
 def main() -> None:

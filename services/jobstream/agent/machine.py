@@ -8,7 +8,6 @@ import pwd
 import re
 import secrets
 import shutil
-import signal
 import socket
 import time
 from dataclasses import dataclass
@@ -93,7 +92,7 @@ class Machine:
 
 
 def open_machine(settings: Settings) -> Machine:
-    """Take this machine's folder, end what a former guardian still holds, and begin a session.
+    """Take this machine's folder, wait until a former guardian has ended what it held, and begin a session.
 
     Raises ConfigurationError, and JobstreamError where another agent has the folder.
     """
@@ -110,7 +109,7 @@ def open_machine(settings: Settings) -> Machine:
     user = job_user(settings.run_as)
     registration = _registration(settings, machine_id)
     _lock_agent(folder)
-    lock, former = _end_former_guardian(folder)
+    lock, former = _await_former_guardian(folder)
     work = _work_folder(folder, user)
     return Machine(
         registration=registration,
@@ -214,7 +213,7 @@ def _lock_agent(folder: Path) -> None:
         ) from None
 
 
-def _end_former_guardian(folder: Path) -> tuple[int, dict[str, Any] | None]:
+def _await_former_guardian(folder: Path) -> tuple[int, dict[str, Any] | None]:
     """The guardian's lock, once no former guardian has it, and what the former session left written."""
     former: dict[str, Any] | None = None
     with contextlib.suppress(OSError, orjson.JSONDecodeError):
@@ -230,8 +229,6 @@ def _end_former_guardian(folder: Path) -> tuple[int, dict[str, Any] | None]:
                     f"the guardian of this machine's former agent does not end (lock {folder / 'guardian.lock'}): "
                     "find it with `pgrep -f jobstream.agent.guardian` and kill it"
                 ) from None
-            if former is not None:
-                _terminate_guardian(int(former["guardian"]))
             time.sleep(OLD_GUARDIAN_ASK_S)
         else:
             return lock, former
@@ -241,20 +238,6 @@ def _former(state: dict[str, Any] | None, boot_id: str) -> Former | None:
     if state is None or state.get("boot_id") != boot_id:
         return None
     return Former(session=str(state["session"]), contained=bool(state["contained"]), cgroups=bool(state.get("cgroups")))
-
-
-def _terminate_guardian(pid: int) -> None:
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        return
-    try:
-        if b"jobstream.agent.guardian" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
 
 
 def _work_folder(folder: Path, user: User | None) -> Path:

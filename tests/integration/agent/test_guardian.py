@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -134,18 +133,14 @@ def test_trust_that_ends_kills_at_once_and_other_attempts_go_on(played: Played) 
     assert boottime_ms() - begun > TTL_MS - MARGIN_MS
 
 
-def test_a_dead_agent_leaves_the_attempt_its_trust_and_no_longer(played: Played) -> None:
+def test_a_dead_agent_takes_its_attempts_along(played: Played) -> None:
     mark = f"mark-{new_job_id()}"
-    begun = boottime_ms()
-    played.start(1, ["python3", "-c", "import time; time.sleep(300)", mark], begun=begun)
+    played.start(1, ["python3", "-c", "import time; time.sleep(300)", mark])
     played.hear("started", 1)
     os.close(played.outputs[1])
     played.ward.channel.socket.close()
-    time.sleep(0.3)
-    assert alive(mark) != []
     assert played.ward.wait_gone()
     assert alive(mark) == []
-    assert boottime_ms() - begun >= TTL_MS - MARGIN_MS
 
 
 def test_a_late_start_is_refused_and_nothing_runs(played: Played) -> None:
