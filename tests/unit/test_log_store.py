@@ -87,3 +87,12 @@ def test_a_store_that_fails_is_unavailable_with_the_path(tmp_path: Path) -> None
     (tmp_path / "acme").write_text("a file where a folder is needed")
     with pytest.raises(Unavailable, match=log.job_id):
         store.write_chunk(log, 0, b"x")
+
+
+def test_end_marker_that_cannot_be_read_is_said_clearly(tmp_path: Path) -> None:
+    store, log = LogStore(tmp_path.as_uri()), attempt_log()
+    (tmp_path / log.end).parent.mkdir(parents=True)
+    for content in (b"{", b"[]", b'{"bytes": "x"}'):
+        (tmp_path / log.end).write_bytes(content)
+        with pytest.raises(Unavailable, match="end marker"):
+            store.read_end(log)

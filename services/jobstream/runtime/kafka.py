@@ -42,7 +42,7 @@ ErrorCallback = Callable[[KafkaError], None]
 
 
 def base_properties(settings: Settings) -> Properties:
-    """What every client has. A user's own properties (SASL, TLS, …) come last and win."""
+    """What every client has. A user's own properties (SASL, TLS, …) win over these, not over what safety needs (acks, …)."""
     return {
         "bootstrap.servers": settings.kafka,
         "client.id": "jobstream",

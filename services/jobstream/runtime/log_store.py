@@ -170,8 +170,11 @@ def open_store(url: str) -> ObjectStore:
 def _parse_end(content: bytes | None) -> LogEnd | None:
     if content is None:
         return None
-    found = orjson.loads(content)
-    return LogEnd(bytes=int(found["bytes"]), cut=bool(found["cut"]), chunks=int(found["chunks"]))
+    try:
+        found = orjson.loads(content)
+        return LogEnd(bytes=int(found["bytes"]), cut=bool(found["cut"]), chunks=int(found["chunks"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unavailable(f"the log store holds an end marker that cannot be read: {error}") from None
 
 
 def _numbered(objects: list[tuple[str, int]], first: int) -> list[tuple[int, int]]:
