@@ -7,11 +7,9 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from jobstream.cli.output import print_json
+from jobstream.cli.output import Json, print_json
 from jobstream.cli.services import ServiceFlags, settings_of
 from jobstream.runtime.errors import JobstreamError
-
-Json = Annotated[bool, Parameter(help="Print one JSON document.")]
 
 admin = App(name="admin", help="Make the first keys.")
 

@@ -16,9 +16,10 @@ from cyclopts import Parameter
 
 from jobstream.cli import demo_workload
 from jobstream.cli.connection import Endpoint
-from jobstream.cli.demo_screen import Screen, summary, took
+from jobstream.cli.demo_screen import Screen, summary
 from jobstream.cli.exit_codes import INTERRUPTED
 from jobstream.cli.local import asked
+from jobstream.cli.output import duration
 from jobstream.runtime.errors import JobstreamError
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -58,7 +59,7 @@ def _demo(agents: int) -> int:
                 driver = Driver(client, screen, python=python, program=program, folder=work)
                 wrong = driver.run()
                 jobs, most_frequent = driver.jobs(), driver.most_frequent()
-            screen.say(f"the jobs took {took(time.monotonic() - started)}; stopping the stack")
+            screen.say(f"the jobs took {duration(time.monotonic() - started)}; stopping the stack")
         screen.say("everything is stopped")
     print()
     summary(jobs)
@@ -66,7 +67,7 @@ def _demo(agents: int) -> int:
     for sentence in wrong:
         print(f"NOT AS EXPECTED: {sentence}")
     if not wrong:
-        print(f"Everything went as expected, in {took(time.monotonic() - began)} from start to stop.")
+        print(f"Everything went as expected, in {duration(time.monotonic() - began)} from start to stop.")
     return 1 if wrong else 0
 
 

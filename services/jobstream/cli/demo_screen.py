@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from jobstream.cli.output import STYLES, between, duration, print_table
+from jobstream.cli.output import STYLES, between, print_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -87,7 +87,3 @@ def summary(jobs: Mapping[str, Job]) -> None:
             )
         )
     print_table(("job", "status", "machine", "attempts", "wait", "run time"), rows)
-
-
-def took(seconds: float) -> str:
-    return duration(seconds)

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from jobstream.cli import exit_codes, values
 from jobstream.cli.connection import ApiFlags, endpoint
-from jobstream.cli.output import between, in_words, moment, print_json, print_table
+from jobstream.cli.output import Json, between, in_words, moment, print_json, print_table
 
 if TYPE_CHECKING:
     from jobstream.cli.client import Client
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 Priority = Literal["critical", "high", "normal", "low"]
 PENDING = "submitted"  # Kafka has the job, the projection does not show it yet
 Status = Literal["waiting", "queued", "assigned", "running", "completed", "failed", "cancelled", "blocked"]
-Json = Annotated[bool, Parameter(help="Print one JSON document.")]
 JobIdArgument = Annotated[str, Parameter(help="The job's id, as `submit` prints it.")]
 
 

@@ -8,10 +8,9 @@ from typing import Annotated, Any, Final, TypeVar
 
 from cyclopts import Parameter
 
-from jobstream.cli.output import print_json, print_table
+from jobstream.cli.output import Json, print_json, print_table
 from jobstream.runtime.errors import ConfigurationError, JobstreamError
 
-Json = Annotated[bool, Parameter(help="Print one JSON document.")]
 Data = Annotated[Path | None, Parameter(help="Folder of the stack. [JOBSTREAM_DATA; default ~/.local/share/jobstream]")]
 Result = TypeVar("Result")
 

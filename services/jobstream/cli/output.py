@@ -5,7 +5,11 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from cyclopts import Parameter
+
+Json = Annotated[bool, Parameter(help="Print one JSON document.")]  # of every reading command
 
 PLAIN_WIDTH: Final = 10_000  # columns of output that goes to a file or a pipe: nothing is cut there
 

@@ -8,12 +8,11 @@ from urllib.parse import quote
 from cyclopts import App, Parameter
 
 from jobstream.cli.connection import ApiFlags, endpoint
-from jobstream.cli.output import moment, print_json, print_table
+from jobstream.cli.output import Json, moment, print_json, print_table
 
 if TYPE_CHECKING:
     from jobstream.cli.client import Client
 
-Json = Annotated[bool, Parameter(help="Print one JSON document.")]
 Tenant = Annotated[str, Parameter(help="The tenant's name: small letters, digits, - and _.")]
 
 app = App(

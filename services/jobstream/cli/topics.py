@@ -7,11 +7,10 @@ from typing import Annotated, Any, TypeVar
 
 from cyclopts import App, Parameter
 
-from jobstream.cli.output import print_json, print_table
+from jobstream.cli.output import Json, print_json, print_table
 from jobstream.cli.services import ServiceFlags, settings_of
 from jobstream.runtime.errors import ConfigurationError, Unavailable
 
-Json = Annotated[bool, Parameter(help="Print one JSON document.")]
 Result = TypeVar("Result")
 
 app = App(name="topics", help="List, make, check and document the Kafka topics.")
