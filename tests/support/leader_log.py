@@ -9,7 +9,7 @@ from jobstream.schemas import events as ev
 from jobstream.schemas.base import Message
 from jobstream.schemas.codec import digest_of, encode
 from jobstream.schemas.commands import JobSpec
-from jobstream.schemas.envelope import Envelope, Headers, Stamp, fencing_token, format_time, to_headers
+from jobstream.schemas.envelope import Envelope, Stamp, fencing_token, format_time, to_headers
 from jobstream.schemas.ids import derive_job_id
 from jobstream.schemas.resources import Resources
 from jobstream.topics.partitioning import partition_of
@@ -28,17 +28,17 @@ class Entry:
     stamp: Stamp
 
     @property
-    def headers(self) -> Headers:
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """As a reader gets them."""
         stamp = self.stamp
-        return to_headers(
-            Envelope(
-                id=f"r{stamp.round}.{stamp.index}",
-                type=self.event.TYPE,
-                source="jobstream/leader/cell-0",
-                time=format_time(stamp.at_ms),
-                stamp=stamp,
-            )
+        envelope = Envelope(
+            id=f"r{stamp.round}.{stamp.index}",
+            type=self.event.TYPE,
+            source="jobstream/leader/cell-0",
+            time=format_time(stamp.at_ms),
+            stamp=stamp,
         )
+        return [(name, value) for name, value in to_headers(envelope) if isinstance(value, bytes)]
 
     @property
     def value(self) -> bytes:

@@ -10,8 +10,8 @@ waits without polling Kafka: nobody else could write either, and a process that 
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -20,7 +20,7 @@ from jobstream.projector.writer import PartitionKey, PositionsMoved, Writer
 from jobstream.runtime.clock import monotonic_ms
 from jobstream.runtime.config import Settings
 from jobstream.runtime.errors import LogBroken, Unavailable
-from jobstream.runtime.kafka import METADATA_TIMEOUT_S, make_consumer, partitions_of, poll_batch
+from jobstream.runtime.kafka import METADATA_TIMEOUT_S, headers_of, make_consumer, partitions_of, poll_batch
 from jobstream.runtime.service import Backoff
 from jobstream.topics.catalogue import LOG, full_name
 
@@ -95,8 +95,7 @@ class Projector:
             offset = _number(message.offset())
             if position is None or key in self.stopped or key in self._moved or offset < position.next_offset:
                 continue
-            headers = cast(Sequence[tuple[str, Any]], message.headers() or ())
-            records.setdefault(key, []).append(Record(offset, headers, message.value()))
+            records.setdefault(key, []).append(Record(offset, headers_of(message) or (), message.value()))
         slices = [fold(self._positions[key], found) for key, found in records.items()]
         self._apply([part for part in slices if part.after != part.before])
         for part in slices:

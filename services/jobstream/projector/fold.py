@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from jobstream.projector.changes import Changes
 from jobstream.projector.rows import merge
@@ -30,7 +29,7 @@ class Record:
     """A record of the log as it was read."""
 
     offset: int
-    headers: Sequence[tuple[str, Any]]  # values are bytes or None, whatever the client declares
+    headers: Sequence[tuple[str, bytes | None]]
     value: bytes | None
 
 
