@@ -108,6 +108,7 @@ _ALL: tuple[Message, ...] = (
         inputs={"submissions": {0: (17, 20), 31: (0, 1)}},
         written={"lifecycle": {0: (40, 43)}},
         digest=2**61 - 2,
+        forget_before_ms=1_789_820_000_140,
         positions={"submissions": {0: 20, 31: 1}},
         epoch_start=ev.EpochStart(
             core_version="0.1.0",

@@ -226,6 +226,7 @@ class RoundCommitted(Message):
     numbers of its records in each log partition: a round of which one of them is not visible is torn.
 
     `digest` is of the state after the round; `positions` (next offsets of every input partition) come now and then.
+    The ids of jobs that ended before `forget_before_ms` need not be known any more: no submission still unread can name one.
     """
 
     TYPE: ClassVar[str] = "jobstream.round.committed.v1"
@@ -236,6 +237,7 @@ class RoundCommitted(Message):
     inputs: Ranges
     written: Ranges
     digest: Count
+    forget_before_ms: Millis = 0
     positions: TopicPartitions | None = None
     epoch_start: EpochStart | None = None
 
