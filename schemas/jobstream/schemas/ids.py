@@ -18,6 +18,7 @@ QUEUE_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 MACHINE_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 # A canonical UUID of version 7 (fresh), or of version 5 where an idempotency key derives it. A pattern: uuid.UUID takes 5 µs.
 JOB_ID_PATTERN: Final = r"^[0-9a-f]{8}-[0-9a-f]{4}-[57][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
+OPAQUE_ID_PATTERN: Final = r"^[A-Za-z0-9._:-]{1,128}$"
 LABEL_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?$"
 
 
@@ -40,7 +41,7 @@ Queue = Annotated[str, StringConstraints(pattern=QUEUE_PATTERN, strict=True)]
 MachineId = Annotated[str, StringConstraints(pattern=MACHINE_ID_PATTERN, strict=True)]
 LabelText = Annotated[str, StringConstraints(pattern=LABEL_PATTERN, strict=True)]
 JobId = Annotated[str, StringConstraints(strict=True, pattern=JOB_ID_PATTERN)]
-OpaqueId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,128}$", strict=True)]
+OpaqueId = Annotated[str, StringConstraints(pattern=OPAQUE_ID_PATTERN, strict=True)]
 IdempotencyKey = Annotated[
     str, StringConstraints(strict=True, min_length=1, max_length=IDEMPOTENCY_KEY_LENGTH_MAX, pattern=r"^[!-~ ]+$")
 ]

@@ -1,5 +1,6 @@
 """One record of an inbox as the leader's core sees it. Pure: bytes and positions in, a message or a fault out."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +21,7 @@ from jobstream.schemas.commands import (
 )
 from jobstream.schemas.envelope import from_headers
 from jobstream.schemas.errors import Unreadable
+from jobstream.schemas.ids import OPAQUE_ID_PATTERN
 from jobstream.topics.catalogue import COMPLETIONS, HEARTBEATS, MACHINES, SUBMISSIONS
 
 # What may stand in which inbox; inboxes of upstream services are as `submissions`. Machines come first in a round, so
@@ -31,6 +33,7 @@ ACCEPTED: Final[dict[str, frozenset[type[Message]]]] = {
     SUBMISSIONS.name: frozenset((SubmitJob, CancelJob)),
 }
 TOPIC_ORDER: Final = {name: order for order, name in enumerate(ACCEPTED)}
+_ANSWERABLE: Final = re.compile(OPAQUE_ID_PATTERN)
 # What can wait for the next round of the second: nothing is decided on it at once.
 UNHURRIED: Final[frozenset[type[Message]]] = frozenset((MachinePresent, LeaderTick))
 
@@ -91,11 +94,13 @@ def read_input(
     content: Message | Fault
     try:
         envelope = from_headers(headers)
-        event_id, type_name = envelope.id[:128], envelope.type
+        event_id, type_name = envelope.id, envelope.type
         content = decode(envelope.type, value)
         if type(content) not in ACCEPTED[base_topic(topic)]:
             raise Unreadable("wrong_topic", f"{envelope.type} does not belong in {topic}")
         _check_key(content, key)
+        if isinstance(content, SubmitJob | CancelJob) and _ANSWERABLE.fullmatch(event_id) is None:
+            raise Unreadable("envelope", f"the header ce_id, which the answer names, must match {OPAQUE_ID_PATTERN}")
     except Unreadable as error:
         content = Fault(error.reason, error.detail)
     return Input(topic, partition, offset, appended_ms, content, event_id, type_name, key, value)
