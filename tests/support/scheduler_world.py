@@ -253,7 +253,10 @@ class Leader:
         take_over(self.state)
         for place in self.inboxes.places:
             self.read[place] = self.start_of(place)
-        raise_barrier(self.state)
+        ends = {place: len(records) for place, records in self.inboxes.places.items()}
+        raise_barrier(
+            self.state, {place: end for place, end in ends.items() if base_topic(place[0]) == SUBMISSIONS.name}
+        )
         self.state.soft.read.update(self.read)
         invariants.check(self.state, torn=True)
 

@@ -38,7 +38,7 @@ def evolve(state: State, event: Message, stamp: Stamp) -> None:
 
 
 def evolve_round(state: State, record: ev.RoundCommitted) -> None:
-    """Apply a whole round's record: the positions of the inputs, and time."""
+    """Apply a whole round's record: the positions of the inputs, time, and what need not be known any more."""
     state.round = max(state.round, record.round)
     state.epoch = max(state.epoch, record.epoch)
     state.now_ms = max(state.now_ms, record.now_ms)
@@ -50,6 +50,7 @@ def evolve_round(state: State, record: ev.RoundCommitted) -> None:
         for partition, (_, after) in ranges.items():  # signs of life are read again at a takeover: never step back
             positions[topic, partition] = max(after, positions.get((topic, partition), 0))
     _forget_lost(state)
+    state.memory.forget(record.forget_before_ms)
 
 
 # ---- jobs

@@ -21,9 +21,7 @@ def followups(state: State, times: LeaseTimes, most: int) -> Iterator[Message]:
 
 def _followups(state: State, times: LeaseTimes, most: int) -> Iterator[Message]:
     yield from _sessions_gone(state)
-    if state.soft.barrier:
-        _lower_barrier(state)
-    if not state.soft.barrier:
+    if state.soft.lower(state.soft.barrier):
         yield from _expired_leases(state, times, most)
         if state.soft.machines_ticked:
             yield from _lost_machines(state, times)
@@ -56,13 +54,6 @@ def _sessions_gone(state: State) -> Iterator[Message]:
             if machine is not None and job.lease is not None and job.lease.session == machine.gone_session:
                 yield attempt_lost(job, job.lease, "its agent's session has ended", started=job.lease.started)
         del state.soft.ended_sessions[machine_id]
-
-
-def _lower_barrier(state: State) -> None:
-    """Forget the marks that have been read up to."""
-    barrier = state.soft.barrier
-    for place in [place for place, offset in barrier.items() if state.soft.read.get(place, 0) >= offset]:
-        del barrier[place]
 
 
 def _expired_leases(state: State, times: LeaseTimes, most: int) -> Iterator[Message]:

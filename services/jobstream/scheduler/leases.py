@@ -71,6 +71,14 @@ class Soft:
     read: dict[PartitionKey, int] = field(default_factory=dict)  # next offsets, as read since the takeover
     # Expire nothing before these inputs have been read up to here: what was seen before the takeover counts.
     barrier: dict[PartitionKey, int] = field(default_factory=dict)
+    # Ends of submissions as of the takeover: until they are read, one of them may repeat a job that ended long ago.
+    unread: dict[PartitionKey, int] = field(default_factory=dict)
+
+    def lower(self, marks: dict[PartitionKey, int]) -> bool:
+        """Forget the marks that have been read up to; whether none is left."""
+        for place in [place for place, offset in marks.items() if self.read.get(place, 0) >= offset]:
+            del marks[place]
+        return not marks
 
     def clock(self, topic: str, partition: int) -> TickClock:
         found = self.clocks.get((topic, partition))

@@ -129,8 +129,7 @@ def run_round(
         _write(state, this, assignment, CAUSE_STATE)
         placed += 1
     this.more = followed == FOLLOWUPS_MAX or placed == PLACEMENTS_MAX or bool(state.soft.to_start)
-    this.record = _close(state, this, ranges, rules, epoch_start)
-    _forget(state, ordered)
+    this.record = _close(state, this, ranges, rules, _forget_before(state, ordered), epoch_start)
     return this
 
 
@@ -248,6 +247,7 @@ def _close(
     this: Round,
     ranges: Mapping[str, Mapping[int, tuple[int, int]]],
     rules: Rules,
+    forget_before_ms: int,
     epoch_start: ev.EpochStart | None,
 ) -> ev.RoundCommitted:
     written: dict[str, dict[int, tuple[int, int]]] = {}
@@ -261,6 +261,7 @@ def _close(
         inputs=ranges,
         written=written,
         digest=state.digest,
+        forget_before_ms=forget_before_ms,
         epoch_start=epoch_start,
     )
     evolve_round(state, record)
@@ -272,8 +273,9 @@ def _close(
     return record.model_copy(update={"positions": positions})
 
 
-def _forget(state: State, inputs: Iterable[Input]) -> None:
-    """Forget ended jobs that no submission still unread can name: as old as the oldest that was just read."""
+def _forget_before(state: State, inputs: Iterable[Input]) -> int:
+    """Since when ends must be known: no submission still unread names a job of before. As old as the oldest just read."""
     read = [record.appended_ms for record in inputs if base_topic(record.topic) == SUBMISSIONS.name]
-    if read:
-        state.memory.forget(min(read) - WINDOW_MS)
+    if not read or not state.soft.lower(state.soft.unread):
+        return 0
+    return max(0, min(read) - WINDOW_MS)

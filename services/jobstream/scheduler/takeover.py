@@ -94,8 +94,10 @@ def take_over(state: State) -> None:
         machine.presence, machine.gone_session = 0, None
 
 
-def raise_barrier(state: State) -> None:
-    """Nothing expires before what the last round had read of these inboxes has been read again."""
+def raise_barrier(state: State, submission_ends: Mapping[PartitionKey, int] | None = None) -> None:
+    """Nothing expires before what the last round had read of these inboxes has been read again; and no job that has
+    ended is forgotten before every inbox of submissions has been read to the end that it has now."""
     for place, offset in state.positions.items():
         if place[0] in (HEARTBEATS.name, COMPLETIONS.name, MACHINES.name):
             state.soft.barrier[place] = offset
+    state.soft.unread.update(submission_ends or {})
