@@ -3,7 +3,7 @@
 import json
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -39,21 +39,25 @@ class Driver:
 
     def run(self) -> list[str]:
         """Run everything; returns a sentence for each thing that is not as it should be."""
+        napping = "import time; print('working', flush=True); time.sleep(600)"
         with ThreadPoolExecutor(1) as beside:
-            self._submit(SPLIT, [*self._step, "split", str(self._folder), str(PARTS)])
-            self._submit(FAILING, [self._python, "-I", "-c", f"import sys; sys.exit({FAILING_EXIT_CODE})"])
-            napping = "import time; print('working', flush=True); time.sleep(600)"
-            self._submit(CANCELLED, [self._python, "-I", "-c", napping])
             own: Future[dict[str, int]] = beside.submit(self._own_count)
+            self._submit(
+                {
+                    SPLIT: [*self._step, "split", str(self._folder), str(PARTS)],
+                    FAILING: [self._python, "-I", "-c", f"import sys; sys.exit({FAILING_EXIT_CODE})"],
+                    CANCELLED: [self._python, "-I", "-c", napping],
+                }
+            )
             self._until_ended([SPLIT])
-            for number, label in enumerate(COUNTS, 1):
-                lists, result = self._folder / f"part-{number}.json", self._folder / f"count-{number}.json"
-                self._submit(label, [*self._step, "count", str(lists), str(result)])
+            lists = [str(self._folder / f"part-{number}.json") for number in range(1, PARTS + 1)]
+            counts = [str(self._folder / f"count-{number}.json") for number in range(1, PARTS + 1)]
+            steps = zip(COUNTS, lists, counts, strict=True)
+            self._submit({label: [*self._step, "count", listed, result] for label, listed, result in steps})
             self._cancel_while_running()
             self._until_ended(COUNTS)
-            counts = [str(self._folder / f"count-{number}.json") for number in range(1, PARTS + 1)]
             merged = self._folder / "merged.json"
-            self._submit(MERGE, [*self._step, "merge", str(merged), *counts])
+            self._submit({MERGE: [*self._step, "merge", str(merged), *counts]})
             self._until_ended(self._ids)
             self._screen.say("comparing the total with a count without jobstream")
             return [*self._unexpected(), *_compare(merged, own.result())]
@@ -66,11 +70,17 @@ class Driver:
         """What the merging job has printed."""
         return b"".join(self._client.logs(self._ids[MERGE], attempt=None, follow=False)).decode()
 
-    def _submit(self, label: str, command: Sequence[str]) -> None:
-        body = {"name": label, "command": list(command), "resources": RESOURCES, "queue": "demo"}
-        job = self._client.submit(body, None)
-        self._ids[label] = job["job_id"]
-        self._screen.show(label, job)
+    def _submit(self, commands: Mapping[str, Sequence[str]]) -> None:
+        """Submit several jobs at once: each answer waits until the job can be read."""
+
+        def post(label: str) -> dict[str, Any]:
+            body = {"name": label, "command": list(commands[label]), "resources": RESOURCES, "queue": "demo"}
+            return self._client.submit(body, None)
+
+        with ThreadPoolExecutor(len(commands)) as pool:
+            for label, job in zip(commands, pool.map(post, commands), strict=True):
+                self._ids[label] = job["job_id"]
+                self._screen.show(label, job)
 
     def _look(self) -> dict[str, Any]:
         """The state of every job of the demo, by label."""
