@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import importlib.resources
 import os
+import shlex
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +21,14 @@ from jobstream.local.errors import JavaUnavailable
 
 KAFKA_VERSION = "4.3.1"
 MAVEN_CENTRAL = "https://repo.maven.apache.org/maven2"
-# Heap: 320 MB resident in all. Serial collector: the fastest start, and the others want more than two cores.
+OPTIONS = "JOBSTREAM_KAFKA_JVM"  # more options, as on a command line; the last one of a kind counts
 JVM = (
     "-Xms128m",
-    "-Xmx256m",
-    "-XX:+UseSerialGC",
+    "-Xmx256m",  # 320 MB resident in all
+    "-XX:+UseSerialGC",  # the fastest start; the others want more than two cores
+    # The quick compiler alone. Half the CPU of a start and of the first minutes, when a stack on two cores has none to spare;
+    # once all is warm, 25% more than the other one. For long runs under load: JOBSTREAM_KAFKA_JVM=-XX:TieredStopAtLevel=4
+    "-XX:TieredStopAtLevel=1",
     "-XX:+ExitOnOutOfMemoryError",
     "-Xlog:aot*=error",  # it warns of each stub that the start-up cache does not have,
     "--sun-misc-unsafe-memory-access=allow",  # and of what Kafka and its libraries use
@@ -39,12 +43,13 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A JVM and the classpath of Kafka.
+    """A JVM, its options and the classpath of Kafka.
 
     `aot` is the JVM's start-up cache (JEP 514): not there before `kafka.train` has made it, empty when that failed.
     """
 
     executable: Path
+    options: tuple[str, ...] = JVM
     classpath: str
     aot: Path
 
@@ -56,7 +61,7 @@ class Java:
     def command(self, *flags: str) -> list[str]:
         """The argv up to the main class; with the start-up cache where there is one (the JVM ignores one that does not fit)."""
         cached = [f"-XX:AOTCache={self.aot}"] if self.trained and self.aot.stat().st_size else []
-        return [str(self.executable), *JVM, *flags, *cached, "-cp", self.classpath]
+        return [str(self.executable), *self.options, *flags, *cached, "-cp", self.classpath]
 
 
 def resolve(progress: Progress = lambda message: None) -> Java:
@@ -83,8 +88,9 @@ def resolve(progress: Progress = lambda message: None) -> Java:
             raise JavaUnavailable(
                 f"the cache {folder} cannot be written ({error}): set XDG_CACHE_HOME to another folder"
             ) from error
-    fits = _digest(repr((classpath, JVM)))  # the JVM wants the very paths and options that it was made with
-    return Java(executable=executable, classpath=classpath, aot=folder / f"jdk-{runtime}-{fits}.aot")
+    options = (*JVM, *shlex.split(os.environ.get(OPTIONS, "")))
+    fits = _digest(repr((classpath, options)))  # the JVM wants the very paths and options that it was made with
+    return Java(executable=executable, options=options, classpath=classpath, aot=folder / f"jdk-{runtime}-{fits}.aot")
 
 
 def maven_repository() -> str:

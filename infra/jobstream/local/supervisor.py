@@ -21,7 +21,8 @@ from jobstream.local.process import Command
 LOG_BYTES_MAX = 8 * 1024 * 1024  # of a child's log; when it is full, it becomes NAME.log.1 and starts again
 LOG_CHECK_S = 5
 TAIL_LINES = 30
-READY_POLL_S = 0.05  # a ready check costs about 1 ms
+READY_POLL_FIRST_S = 0.05
+READY_POLL_MAX_S = 0.4  # checks cost the CPU that a start needs
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 5.0
 HEALTHY_AFTER_S = 30.0  # a child that lived this long starts with a clean record
@@ -169,6 +170,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         deadline = began + child.ready_within_s
         step = child.restart is Restart.ONCE
+        wait_s = READY_POLL_FIRST_S
         while not end.done():
             if not step and await asyncio.to_thread(child.ready):
                 self._became_ready(running, began)
@@ -182,7 +184,8 @@ class Supervisor:
                 await end
                 started.wait()
                 return late
-            await asyncio.wait([end], timeout=READY_POLL_S)
+            await asyncio.wait([end], timeout=wait_s)
+            wait_s = min(wait_s * 1.3, READY_POLL_MAX_S)
         await end
         code = started.wait()
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
