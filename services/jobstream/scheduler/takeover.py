@@ -76,7 +76,7 @@ def resume_after(state: State, tail: Tail) -> frozenset[str]:
     """
     if not tail.last_is_whole(state.next_sequence):
         state.positions.update(tail.before_last)
-    known = (*state.answered, *tail.causes)
+    known = (*sorted(state.answered), *tail.causes)
     state.answered = frozenset(cause for cause in known if is_unread(cause, state.positions))
     return state.answered
 
