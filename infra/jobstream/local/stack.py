@@ -18,7 +18,6 @@ from jobstream.local.paths import Layout
 from jobstream.local.process import Command
 from jobstream.local.supervisor import Child, Restart, Supervisor
 
-SERVERS = ("kafka", "postgres")
 STEPS = ("migrate", "keys", "topics")
 TENANT = "default"  # whose key `up` shows
 SERVICES = ("scheduler", "projector")
