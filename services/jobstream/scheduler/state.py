@@ -23,6 +23,8 @@ Labels = tuple[tuple[str, str], ...]
 PartitionKey = tuple[str, int]  # topic without prefix, partition
 
 _NO_LEASES: Final[Mapping[int, JobKey]] = {}
+_MASK_64: Final = 2**64 - 1
+_MIX: Final = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # odd and without pattern: from splitmix64
 _STATUS_CODE: Final[dict[JobStatus, int]] = {"waiting": 1, "queued": 2, "assigned": 3, "running": 4, "blocked": 5}
 
 
@@ -64,10 +66,14 @@ class Job:
         return self.tenant, self.job_id
 
     def fingerprint(self) -> int:
-        """Its share of the state's digest: a sum over jobs, so that one job's change costs one job's work."""
+        """Its share of the state's digest: a sum over jobs, so that one job's change costs one job's work.
+
+        Mixed by a shift between multiplications: else what two jobs swap (a lease) would leave the sum as it was.
+        """
         token = self.lease.token if self.lease is not None else 0
-        mixed = int(self.job_id[-12:], 16) * (_STATUS_CODE[self.status] + 8 * self.attempt + 64 * self.cancel_requested)
-        return (mixed * 0x9E3779B97F4A7C15 + token) & DIGEST_MASK
+        small = _STATUS_CODE[self.status] + 8 * self.cancel_requested + 16 * self.lost_attempts + 256 * self.attempt
+        mixed = (int(self.job_id[-12:], 16) + small * _MIX[0]) * _MIX[1] + token * _MIX[2] & _MASK_64
+        return (mixed ^ mixed >> 29) * _MIX[1] & DIGEST_MASK
 
 
 @dataclass(slots=True, kw_only=True)
