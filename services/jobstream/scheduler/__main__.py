@@ -73,10 +73,10 @@ def _terms(settings: Settings, election: Election, stop: threading.Event) -> Non
 def _term(settings: Settings, election: Election, term: Term, stop: threading.Event) -> None:
     """Have a state, keep it up with the log until elected, lead."""
     if term.state is not None:
-        state, offsets = term.state, term.offsets
+        state, known = term.state, term.known
     else:
-        state, offsets = load_state(settings, election.poll)
-    follower = LogFollower(settings, state, offsets)
+        state, known = load_state(settings, election.poll)
+    follower = LogFollower(settings, state, known)
     try:
         while not election.poll():
             if stop.is_set():

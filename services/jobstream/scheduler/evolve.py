@@ -46,6 +46,13 @@ def evolve_round(state: State, record: ev.RoundCommitted) -> None:
     for topic, partitions in (record.positions or {}).items():
         for partition, offset in partitions.items():
             positions[topic, partition] = offset  # the last word, also where a torn round had gone further
+    if record.positions is not None:
+        state.answered = frozenset(
+            f"{topic}/{partition}/{offset}"
+            for topic, partitions in record.answered.items()
+            for partition, offsets in partitions.items()
+            for offset in offsets
+        )
     for topic, ranges in record.inputs.items():
         for partition, (_, after) in ranges.items():  # signs of life are read again at a takeover: never step back
             positions[topic, partition] = max(after, positions.get((topic, partition), 0))

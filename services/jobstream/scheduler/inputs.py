@@ -70,6 +70,12 @@ class Input:
         return TOPIC_ORDER[base_topic(self.topic)], self.topic, self.partition, self.offset
 
 
+def split_cause(cause: str) -> tuple[str, int, int]:
+    """Topic, partition and offset of an input from its `cause`."""
+    topic, partition, offset = cause.rsplit("/", 2)
+    return topic, int(partition), int(offset)
+
+
 def base_topic(topic: str) -> str:
     """`submissions` for an upstream service's own inbox, else the topic itself."""
     return topic.partition(".")[0]

@@ -17,6 +17,7 @@ from jobstream.scheduler.inbox import Inbox
 from jobstream.scheduler.inputs import Input
 from jobstream.scheduler.journal import Doubtful, Journal
 from jobstream.scheduler.leases import LeaseTimes
+from jobstream.scheduler.loading import Projected
 from jobstream.scheduler.log_follower import LogFollower
 from jobstream.scheduler.observe import is_urgent
 from jobstream.scheduler.rounds import (
@@ -46,7 +47,7 @@ class Term:
     """What outlives one epoch of this process: the state while it can be trusted, and who broke a round."""
 
     state: State | None = None
-    offsets: dict[PartitionKey, int] = field(default_factory=dict)  # of the log, as far as `state` knows it
+    known: dict[PartitionKey, Projected] = field(default_factory=dict)  # how far `state` is in the log
     suspects: Suspects = field(default_factory=Suspects)
     led_before: bool = False  # a new epoch of the same leader is no failover
 
@@ -210,7 +211,10 @@ class Leader:
             appended_ms = self._journal.commit(made)
         except Doubtful:
             self._term.state = self._state
-            self._term.offsets = {**self._log_ends, **self._journal.offsets}
+            offsets = {**self._log_ends, **self._journal.offsets}
+            self._term.known = {
+                place: Projected(next_offset=offset, round_offset=offset) for place, offset in offsets.items()
+            }
             self._journal.dispatch(made.dispatches)
             raise
         self._anchor = (appended_ms, monotonic_ms())

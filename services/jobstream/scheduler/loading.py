@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -19,7 +20,9 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE_ROWS: Final = 5_000  # rows between two signs of life to the election: 50 ms
 SLACK_MS: Final = 3_600_000  # the database's clock is not the broker's: load the ends of an hour more
 
-LOG_OFFSETS: Final = "SELECT topic, partition, next_offset, next_sequence, last_round FROM projection_offsets"
+LOG_OFFSETS: Final = """
+    SELECT topic, partition, next_offset, next_sequence, last_epoch, last_round, round_offset FROM projection_offsets
+"""
 LIVE_JOBS: Final = """
     COPY (
         SELECT tenant, job_id::text, queue, priority::int4, digest,
@@ -45,21 +48,29 @@ MACHINES: Final = """
 """
 
 
-def load_state(settings: Settings, keep_alive: Callable[[], object]) -> tuple[State, dict[PartitionKey, int]]:
-    """The state as projected, and the next offsets of the log from which to evolve it on.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projected:
+    """How far a partition of the log is in the state. Its newest round begins at `round_offset`: that round may be torn."""
+
+    next_offset: int
+    round_offset: int
+
+
+def load_state(settings: Settings, keep_alive: Callable[[], object]) -> tuple[State, dict[PartitionKey, Projected]]:
+    """The state as projected, and how far in each partition of the log that is.
 
     `keep_alive` is called every now and then. Raises Unavailable where Postgres does not answer.
     """
     state = State(partitions=settings.tenant_partitions)
-    offsets: dict[PartitionKey, int] = {}
+    projected: dict[PartitionKey, Projected] = {}
     window_s = (WINDOW_MS + SLACK_MS) / 1000
     try:
         with connect(settings) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
-            for topic, partition, next_offset, next_sequence, last_round in connection.execute(LOG_OFFSETS):
-                state.round = max(state.round, last_round)
-                offsets[topic, partition] = next_offset
+            for topic, partition, next_offset, next_sequence, epoch, number, begin in connection.execute(LOG_OFFSETS):
+                state.epoch, state.round = max(state.epoch, epoch), max(state.round, number)
+                projected[topic, partition] = Projected(next_offset=next_offset, round_offset=begin)
                 state.next_sequence[topic, partition] = next_sequence
             for row in connection.execute(MACHINES, [window_s]):
                 add_machine(state, _machine(row))
@@ -74,7 +85,7 @@ def load_state(settings: Settings, keep_alive: Callable[[], object]) -> tuple[St
     except psycopg.Error as error:
         raise Unavailable(f"the state cannot be loaded from Postgres: {str(error).strip()}") from error
     log.info("loaded %d live jobs, %d ended, %d machines", len(state.jobs), len(state.memory), len(state.machines))
-    return state, offsets
+    return state, projected
 
 
 def _load_jobs(connection: psycopg.Connection[Any], state: State, keep_alive: Callable[[], object]) -> None:

@@ -11,11 +11,13 @@ from jobstream.runtime.config import Settings
 from jobstream.runtime.errors import LogBroken, Unavailable
 from jobstream.runtime.kafka import assign_at, headers_of, make_consumer, offsets_at, partitions_of, poll_batch
 from jobstream.scheduler.evolve import LogContradicts, evolve, evolve_round
+from jobstream.scheduler.loading import Projected
 from jobstream.scheduler.state import PartitionKey, State
 from jobstream.scheduler.takeover import Tail
 from jobstream.schemas import events as ev
+from jobstream.schemas.base import Message as Fact
 from jobstream.schemas.codec import decode
-from jobstream.schemas.envelope import from_headers
+from jobstream.schemas.envelope import Stamp, from_headers
 from jobstream.schemas.errors import Unreadable
 from jobstream.topics.catalogue import LOG, ROUNDS, full_name
 
@@ -28,9 +30,10 @@ SCAN_FIRST: Final = 256  # round records to look back over for one that names ev
 class LogFollower:
     """Evolves a state by what is visible in `lifecycle`, `schedules`, `fleet` and `rounds`, from given next offsets."""
 
-    def __init__(self, settings: Settings, state: State, offsets: Mapping[PartitionKey, int]) -> None:
-        """`offsets` of the log partitions as projected; a partition that is not named is read from its beginning.
+    def __init__(self, settings: Settings, state: State, known: Mapping[PartitionKey, Projected]) -> None:
+        """`known`: how far `state` is in each partition of the log; one that is not named is read from its beginning.
 
+        The newest round that is known already is read once more, to know what it answered if it is torn.
         Raises Unavailable, or LogBroken where the beginning is gone.
         """
         self.state = state
@@ -52,13 +55,16 @@ class LogFollower:
         begins = offsets_at(self._consumer, self._places, OFFSET_BEGINNING)
         ends = self.ends()
         starts = {}
+        self._evolve_from: dict[tuple[str, int], int] = {}
         for place in self._places:
-            start = offsets.get(self._short(place), 0)
+            so_far = known.get(self._short(place))
+            self._evolve_from[place] = 0 if so_far is None else so_far.next_offset
+            start = 0 if so_far is None else so_far.round_offset
             if start < begins[place] and self._short(place) != (ROUNDS.name, 0):
                 raise LogBroken(f"{place[0]}/{place[1]} begins at {begins[place]}, but {start} has not been read yet")
             starts[place] = start
         rounds = (topics[-1], 0)
-        if self._short(rounds) not in offsets:
+        if self._short(rounds) not in known:
             starts[rounds] = self._find_positions(rounds, begins[rounds], ends[rounds])
         self._reached = dict.fromkeys(self._places, -1)
         assign_at(self._consumer, starts)
@@ -111,19 +117,23 @@ class LogFollower:
             elif (stamp := envelope.stamp) is None:
                 raise Unreadable("envelope", "the record has no stamp")
             else:
-                key = self._short(place)
-                expected = self.state.next_sequence.get(key, 0)
-                if stamp.sequence != expected:
-                    raise LogBroken(
-                        f"{topic}/{partition} offset {offset} has the sequence number {stamp.sequence}, not {expected}"
-                    )
-                evolve(self.state, fact, stamp)
-                self.state.next_sequence[key] = expected + 1
-                self.tail.saw_fact(key, stamp)
+                if offset >= self._evolve_from[place]:
+                    self._evolve(place, offset, fact, stamp)
+                self.tail.saw_fact(self._short(place), stamp)
         except (Unreadable, LogContradicts) as problem:
             raise LogBroken(f"{topic}/{partition} offset {offset} cannot be applied: {problem}") from problem
-        self.applied += 1
+        self.applied += offset >= self._evolve_from[place]
         self._reached[place] = max(self._reached[place], offset + 1)
+
+    def _evolve(self, place: tuple[str, int], offset: int, fact: Fact, stamp: Stamp) -> None:
+        key = self._short(place)
+        expected = self.state.next_sequence.get(key, 0)
+        if stamp.sequence != expected:
+            raise LogBroken(
+                f"{place[0]}/{place[1]} offset {offset} has the sequence number {stamp.sequence}, not {expected}"
+            )
+        evolve(self.state, fact, stamp)
+        self.state.next_sequence[key] = expected + 1
 
     def _round(self, record: ev.RoundCommitted) -> None:
         if record.cell == self._cell:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from jobstream.scheduler.answers import Answer, Grants, answer
 from jobstream.scheduler.evolve import evolve, evolve_round
 from jobstream.scheduler.followups import followups, starts
-from jobstream.scheduler.inputs import TOPIC_ORDER, Fault, Input, base_topic
+from jobstream.scheduler.inputs import TOPIC_ORDER, Fault, Input, base_topic, split_cause
 from jobstream.scheduler.leases import LeaseTimes
 from jobstream.scheduler.memory import WINDOW_MS
 from jobstream.scheduler.observe import observe
@@ -109,6 +109,9 @@ def run_round(
     # What an epoch's first record says of positions is then what they are before any of its inputs is read.
     assert epoch_start is None or not inputs, "an epoch's first round takes no inputs"
     this = Round(state.round + 1, state.epoch, max(now_ms, state.now_ms))
+    if epoch_start is not None:  # nor decides anything: facts of an epoch come after what its first record says
+        this.record = _close(state, this, {}, rules, 0, epoch_start)
+        return this
     ordered = sorted(inputs, key=lambda record: record.order)
     ranges = _ranges(state, ordered)
     # Starts are told before the reports of the same round, so that a short job is seen running too.
@@ -129,7 +132,7 @@ def run_round(
         _write(state, this, assignment, CAUSE_STATE)
         placed += 1
     this.more = followed == FOLLOWUPS_MAX or placed == PLACEMENTS_MAX or bool(state.soft.to_start)
-    this.record = _close(state, this, ranges, rules, _forget_before(state, ordered), epoch_start)
+    this.record = _close(state, this, ranges, rules, _forget_before(state, ordered), None)
     return this
 
 
@@ -270,7 +273,16 @@ def _close(
     positions: dict[str, dict[int, int]] = {}
     for (topic, partition), offset in sorted(state.positions.items()):
         positions.setdefault(topic, {})[partition] = offset
-    return record.model_copy(update={"positions": positions})
+    return record.model_copy(update={"positions": positions, "answered": _answered(state)})
+
+
+def _answered(state: State) -> dict[str, dict[int, tuple[int, ...]]]:
+    """The inputs still to be read again that are answered already, by topic and partition."""
+    found: dict[str, dict[int, list[int]]] = {}
+    for topic, partition, offset in sorted(split_cause(cause) for cause in state.answered):
+        if offset >= state.positions.get((topic, partition), 0):
+            found.setdefault(topic, {}).setdefault(partition, []).append(offset)
+    return {topic: {p: tuple(offsets) for p, offsets in partitions.items()} for topic, partitions in found.items()}
 
 
 def _forget_before(state: State, inputs: Iterable[Input]) -> int:

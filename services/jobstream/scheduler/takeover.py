@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jobstream.scheduler.evolve import open_leases, recount
+from jobstream.scheduler.inputs import split_cause
 from jobstream.scheduler.leases import Soft
 from jobstream.scheduler.state import PartitionKey, State
 from jobstream.schemas import events as ev
@@ -65,8 +66,8 @@ class Tail:
 
 def is_unread(cause: str, positions: Mapping[PartitionKey, int]) -> bool:
     """Whether the input that a fact answers is at or beyond these positions; one of an unknown partition is."""
-    topic, partition, offset = cause.rsplit("/", 2)
-    return int(offset) >= positions.get((topic, int(partition)), 0)
+    topic, partition, offset = split_cause(cause)
+    return offset >= positions.get((topic, partition), 0)
 
 
 def resume_after(state: State, tail: Tail) -> frozenset[str]:
