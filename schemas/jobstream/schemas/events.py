@@ -209,12 +209,12 @@ class MachineReportIgnored(MachineEvent):
 
 TopicPartitions = Mapping[str, Mapping[int, Count]]  # topic without prefix → partition → a number
 Ranges = Mapping[str, Mapping[int, tuple[Count, Count]]]
+Offsets = Mapping[str, Mapping[int, tuple[Count, ...]]]
 
 
 class EpochStart(Model):
     """What an epoch's first round adds. `log_sequences` are the next sequence numbers of every log partition as read."""
 
-    core_version: str
     configuration: Mapping[str, int | str]
     failover: bool
     log_sequences: TopicPartitions
@@ -225,7 +225,8 @@ class RoundCommitted(Message):
     """A round. `inputs` gives [first, next) offsets of the partitions that moved, `written` [first, next) sequence
     numbers of its records in each log partition: a round of which one of them is not visible is torn.
 
-    `digest` is of the state after the round; `positions` (next offsets of every input partition) come now and then.
+    `digest` is of the state after the round, as this `core_version` of decide and evolve makes it; `positions` (next offsets of every input partition) come now and then.
+    With them come in `answered` the offsets at or beyond them whose inputs a torn round has answered already.
     The ids of jobs that ended before `forget_before_ms` need not be known any more: no submission still unread can name one.
     """
 
@@ -236,9 +237,11 @@ class RoundCommitted(Message):
     now_ms: Millis
     inputs: Ranges
     written: Ranges
+    core_version: str
     digest: Count
     forget_before_ms: Millis = 0
     positions: TopicPartitions | None = None
+    answered: Offsets = Field(default_factory=dict)
     epoch_start: EpochStart | None = None
 
 
