@@ -48,10 +48,16 @@ def copied(inboxes: Inboxes, log: Log) -> tuple[Inboxes, Log]:
 
 
 def succeed(inboxes: Inboxes, log: Log, dice: random.Random, deaths: int) -> Leader:
-    """Leaders one after the other: all but the last die in one of their first rounds, which is torn too."""
+    """Leaders one after the other: all but the last die in one of their first rounds, which is torn too.
+
+    Each has stood by from the beginning, or loads what is projected.
+    """
     while True:
         leader = Leader(inboxes, log, rules=RULES)
-        log.follow(leader.state, leader.tail, dice)
+        if dice.random() < 0.5:
+            log.follow(leader.state, leader.tail, dice)
+        else:
+            log.load(leader.state, leader.tail)
         leader.take_over()
         lives = dice.randrange(4) if deaths else 10_000
         made = leader.first_round()

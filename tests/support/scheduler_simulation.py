@@ -290,7 +290,10 @@ class Simulation:
             if self.now < self.elected_at:
                 return
             leader = self.leader = Leader(self.inboxes, self.log, rules=RULES)
-            self.log.follow(leader.state, leader.tail, self.dice)
+            if self.dice.random() < 0.7:
+                self.log.follow(leader.state, leader.tail, self.dice)
+            else:
+                self.log.load(leader.state, leader.tail)
             if not self._begin(leader):
                 return
         if self.now >= self.next_tick:

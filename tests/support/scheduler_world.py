@@ -215,6 +215,23 @@ class Log:
             state.next_sequence[place] = fact.stamp.sequence + 1
             tail.saw_fact(place, fact.stamp)
 
+    def load(self, state: State, tail: Tail) -> None:
+        """Have all facts as from a projection that is not behind: of each partition the newest round is read once more,
+        of `rounds` what follows the newest record that names every position."""
+        state.next_sequence = {}
+        for place, records in self.places.items():
+            for fact in records:
+                evolve(state, decode(fact.event.TYPE, fact.value), fact.stamp)
+            state.next_sequence[place] = len(records)
+        whole = [number for number, record in enumerate(self.rounds) if record.positions is not None]
+        for record in self.rounds[whole[-1] if whole else 0 :]:
+            tail.saw_round(record, state.positions)
+            evolve_round(state, record)
+        for place, records in self.places.items():
+            for fact in records:
+                if fact.stamp.round == records[-1].stamp.round:
+                    tail.saw_fact(place, fact.stamp)
+
     def records(self) -> list[LogRecord]:
         """All facts that are visible, in the order in which they were decided."""
         found = [record for records in self.places.values() for record in records]
@@ -268,7 +285,7 @@ class Leader:
 
     def first_round(self) -> Round:
         self.state.epoch += 1
-        start = ev.EpochStart(core_version="1", configuration={}, failover=True, log_sequences={})
+        start = ev.EpochStart(configuration={}, failover=True, log_sequences={})
         return self.decide([], start)
 
     def decide(self, inputs: Sequence[Input], epoch_start: ev.EpochStart | None = None) -> Round:

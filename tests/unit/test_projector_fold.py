@@ -144,7 +144,7 @@ def test_evidence_alone_asks_for_no_row() -> None:
         (assigned(), started(), refused(), started()),
         (completed(), cancel_requested()),
         (CancelJob(tenant=TENANT, job_id=JOB),),
-        (ev.RoundCommitted(cell="c", round=1, epoch=1, now_ms=1, inputs={}, written={}, digest=0),),
+        (ev.RoundCommitted(cell="c", round=1, epoch=1, now_ms=1, inputs={}, written={}, core_version="1", digest=0),),
     ],
     ids=lambda events: "-".join(type(event).__name__ for event in events),
 )

@@ -202,7 +202,7 @@ def test_more_placements_than_a_round_makes_go_on_at_once(monkeypatch: pytest.Mo
 def test_an_epochs_first_round_takes_no_inputs() -> None:
     leader = new_cell()
     submission = leader.inboxes.submit()
-    start = ev.EpochStart(core_version="1", configuration={}, failover=True, log_sequences={})
+    start = ev.EpochStart(configuration={}, failover=True, log_sequences={})
     with pytest.raises(AssertionError, match="first round"):
         run_round(State(partitions=4), [submission], 0, RULES, epoch_start=start)
 

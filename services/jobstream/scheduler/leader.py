@@ -21,6 +21,7 @@ from jobstream.scheduler.loading import Projected
 from jobstream.scheduler.log_follower import LogFollower
 from jobstream.scheduler.observe import is_urgent
 from jobstream.scheduler.rounds import (
+    CORE_VERSION,
     ROUND_INPUTS_MAX,
     DispatchRecord,
     Round,
@@ -37,7 +38,6 @@ from jobstream.topics.catalogue import COMPLETIONS, HEARTBEATS, MACHINES, SUBMIS
 
 log = logging.getLogger(__name__)
 
-CORE_VERSION: Final = "1"  # of decide and evolve: replay compares decisions of one version only
 IDLE_ROUND_MS: Final = 1_000
 REREAD_SLACK_MS: Final = 60_000  # signs of life are read again from this long before a lease could have expired
 
@@ -113,7 +113,6 @@ class Leader:
             sequences.setdefault(topic, {})[partition] = sequence
         lease = self._settings.lease
         return starts, ev.EpochStart(
-            core_version=CORE_VERSION,
             configuration={
                 "lease_ttl_ms": lease.ttl_ms,
                 "lease_margin_ms": lease.margin_ms,
@@ -132,7 +131,7 @@ class Leader:
             return  # kept from the epoch before, or a torn round follows, which no record describes
         if not tail.last_is_whole(self._state.next_sequence):
             return
-        if tail.last.digest != self._state.digest:
+        if tail.last.core_version == CORE_VERSION and tail.last.digest != self._state.digest:
             raise LogBroken(
                 f"after round {tail.last.round} the state's digest is {self._state.digest}, not {tail.last.digest} as "
                 "the leader of then wrote: the projection or this program differs from the log; rebuild the projection"

@@ -24,6 +24,7 @@ from jobstream.schemas.codec import VALUE_BYTES_MAX, encode, encode_with_spec
 from jobstream.schemas.envelope import CAUSE_STATE, TOKEN_INDEX_BITS, Stamp
 from jobstream.topics.catalogue import COMPLETIONS, FLEET, LIFECYCLE, SUBMISSIONS
 
+CORE_VERSION: Final = "1"  # of decide, evolve and digest: a takeover and replay compare those of one version only
 ROUND_INPUTS_MAX: Final = 5_000  # a round stays below about 200 ms
 FOLLOWUPS_MAX: Final = 5_000
 PLACEMENTS_MAX: Final = 5_000  # with the above, a round's index stays far below the 16 bits of a token
@@ -263,6 +264,7 @@ def _close(
         now_ms=this.now_ms,
         inputs=ranges,
         written=written,
+        core_version=CORE_VERSION,
         digest=state.digest,
         forget_before_ms=forget_before_ms,
         epoch_start=epoch_start,
