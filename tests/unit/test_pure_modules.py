@@ -24,6 +24,7 @@ FORBIDDEN_ATTRIBUTES = {
     *("environ", "getenv", "read_text", "write_text", "read_bytes", "write_bytes", "tofile", "fromfile"),
 }
 ORDERLESS = {"set", "frozenset"}
+LOSES_ORDER = {"sorted", "set", "frozenset", "min", "max", "sum", "any", "all"}
 TAKES_ORDER = {"list", "tuple", "iter", "next", "enumerate", "zip", "map", "filter", "reversed", "deque", "join"}
 
 
@@ -44,8 +45,22 @@ def faults(source: str) -> list[str]:
     """What a pure module must not hold, each as "line: what"."""
     tree = ast.parse(source)
     sets = _names_of_sets(tree)
-    found = [(getattr(node, "lineno", 0), fault) for node in ast.walk(tree) for fault in _faults_of(node, sets)]
-    return [f"{line}: {fault}" for line, fault in sorted(found)]
+    nodes = [node for node in ast.walk(tree) if node not in _without_order(tree)]
+    return [f"{getattr(node, 'lineno', '')}: {fault}" for node in nodes for fault in _faults_of(node, sets)]
+
+
+def _without_order(tree: ast.AST) -> list[ast.AST]:
+    """Parts of comprehensions whose order is lost at once: `sorted(x for x in names)`, `{x for x in names}`."""
+    found: list[ast.AST] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.SetComp(generators=generators):
+                found += generators
+            case ast.Call(func=ast.Name(id=name), args=[ast.GeneratorExp(generators=generators), *_]) if (
+                name in LOSES_ORDER
+            ):
+                found += generators
+    return found
 
 
 def _faults_of(node: ast.AST, sets: set[str]) -> Iterator[str]:
@@ -176,6 +191,8 @@ def test_what_is_not_pure_is_found(source: str) -> None:
         "mask = up & heard\nfor slot in flatnonzero(up & heard): ...",
         "now_ms = state.now_ms",
         "least = min(a | b)",
+        "def f(names: set[str]) -> list[str]:\n    return sorted(name.lower() for name in names)",
+        "def f(names: set[str]) -> set[str]:\n    return {name.lower() for name in names}",
     ],
 )
 def test_what_is_pure_is_left_alone(source: str) -> None:
