@@ -4,8 +4,8 @@ import copy
 import random
 
 import pytest
+from tests.support.scheduler_inboxes import PARTITIONS
 from tests.support.scheduler_simulation import RULES, Simulation
-from tests.support.scheduler_world import PARTITIONS
 
 from jobstream.scheduler.inputs import Input
 from jobstream.scheduler.rounds import Round, run_round

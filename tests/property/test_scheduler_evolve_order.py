@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.scheduler_checks import comparable
+from tests.support.scheduler_inboxes import PARTITIONS
 from tests.support.scheduler_simulation import Simulation
-from tests.support.scheduler_world import PARTITIONS, comparable
 
 from jobstream.scheduler import invariants
 from jobstream.scheduler.state import State

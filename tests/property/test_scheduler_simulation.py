@@ -1,8 +1,8 @@
 """A cell under misfortunes of every kind: leaders that die within a round, agents that are cut off, repeat and come back."""
 
 import pytest
+from tests.support.scheduler_checks import causes_to_answer, check_log
 from tests.support.scheduler_simulation import Simulation
-from tests.support.scheduler_world import causes_to_answer, check_log
 
 from jobstream.topics.catalogue import SUBMISSIONS
 

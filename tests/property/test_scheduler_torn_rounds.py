@@ -5,8 +5,10 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from tests.support.scheduler_checks import causes_to_answer, check_log
+from tests.support.scheduler_inboxes import Inboxes
 from tests.support.scheduler_simulation import RULES, Simulation
-from tests.support.scheduler_world import Inboxes, Leader, Log, causes_to_answer, check_log
+from tests.support.scheduler_world import Leader, Log
 
 from jobstream.scheduler.evolve import evolve_round
 from jobstream.scheduler.rounds import LogRecord, Round

@@ -7,7 +7,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.support.scheduler_world import Inboxes, Leader, Log
+from tests.support.scheduler_inboxes import Inboxes
+from tests.support.scheduler_world import Leader, Log
 
 from jobstream.scheduler.leases import LeaseTimes
 from jobstream.scheduler.rounds import DispatchRecord, LogRecord, Round, Rules

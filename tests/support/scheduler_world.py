@@ -1,7 +1,6 @@
 """A cell without Kafka: inboxes and a log as lists, a leader as the pure core. For tests of the core alone.
 
-`Inboxes` gives records places and times as a broker would, `Log` shows of a round what a torn commit would show, `Leader`
-takes over and makes rounds as the real one does, in terms of offsets.
+`Log` shows of a round what a torn commit would show; `Leader` takes over and makes rounds as the real one does.
 """
 
 import random
@@ -9,9 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.scheduler_inboxes import PARTITIONS, Inboxes
+
 from jobstream.scheduler import invariants
 from jobstream.scheduler.evolve import evolve, evolve_round
-from jobstream.scheduler.inputs import Fault, Input, base_topic
+from jobstream.scheduler.inputs import Input, base_topic
 from jobstream.scheduler.leases import LeaseTimes
 from jobstream.scheduler.rounds import LogRecord, Round, Rules, Suspects, lease_dispatch, run_round
 from jobstream.scheduler.state import Job, PartitionKey, State
@@ -20,156 +21,11 @@ from jobstream.schemas import commands as cmd
 from jobstream.schemas import events as ev
 from jobstream.schemas.base import Message
 from jobstream.schemas.codec import decode
-from jobstream.schemas.envelope import TOKEN_INDEX_BITS
-from jobstream.schemas.resources import Resources
-from jobstream.schemas.states import LEASED, TRANSITIONS, AttemptOutcome, JobStatus
-from jobstream.topics.catalogue import COMPLETIONS, HEARTBEATS, MACHINES, SUBMISSIONS, TICKED
-from jobstream.topics.partitioning import partition_of
+from jobstream.topics.catalogue import HEARTBEATS, MACHINES, SUBMISSIONS
 
-START_MS = 1_790_000_000_000
-PARTITIONS = 4
 TIMES = LeaseTimes(ttl_ms=90_000, margin_ms=15_000, grace_ms=10_000)
 RULES = Rules(cell="cell-0", lease=TIMES, grants={"billing": frozenset({"acme"})})
 REREAD_MS = TIMES.expires_after_ms + 60_000  # as the leader does it
-
-
-def job_id(number: int, at_ms: int = START_MS) -> str:
-    """A UUID of version 7 made at that time."""
-    stamp = f"{at_ms:012x}"
-    return f"{stamp[:8]}-{stamp[8:]}-7000-8000-{number:012x}"
-
-
-def spec(**fields: Any) -> cmd.JobSpec:
-    """A job's spec: `cpu` in millicores, `memory` in MiB, the rest as it is."""
-    resources = Resources(cpu_millis=fields.pop("cpu", 100), memory_mib=fields.pop("memory", 64))
-    return cmd.JobSpec(**{"name": "job", "command": ("true",), "resources": resources, **fields})
-
-
-@dataclass(slots=True)
-class Inboxes:
-    """Every input partition, and the broker's clock."""
-
-    now_ms: int = START_MS
-    places: dict[PartitionKey, list[Input]] = field(default_factory=dict)
-    made: int = 0
-
-    def put(self, topic: str, content: Message | Fault, *, partition: int | None = None) -> Input:
-        """Append a record; its partition follows from its tenant or machine."""
-        key = getattr(content, "tenant", None) or getattr(content, "machine_id", None)
-        if partition is None:
-            partition = partition_of(key or "", PARTITIONS)
-        records = self.places.setdefault((topic, partition), [])
-        self.made += 1
-        record = Input(
-            topic=topic,
-            partition=partition,
-            offset=len(records),
-            appended_ms=self.now_ms,
-            content=content,
-            event_id=f"command-{self.made}",
-            type_name=getattr(content, "TYPE", None),
-            key=key.encode() if key else None,
-            raw=b"{}",
-        )
-        records.append(record)
-        return record
-
-    def submit(
-        self, tenant: str = "acme", id: str | None = None, topic: str = SUBMISSIONS.name, **fields: Any
-    ) -> Input:
-        self.made += 1
-        key = fields.pop("idempotency_key", None)
-        command = cmd.SubmitJob(
-            tenant=tenant, job_id=id or job_id(self.made, self.now_ms), idempotency_key=key, spec=spec(**fields)
-        )
-        return self.put(topic, command)
-
-    def cancel(self, tenant: str, id: str, topic: str = SUBMISSIONS.name) -> Input:
-        return self.put(topic, cmd.CancelJob(tenant=tenant, job_id=id, reason="not needed"))
-
-    def register(
-        self,
-        machine_id: str = "m1",
-        session: str = "s1",
-        cpu: int = 1_000,
-        memory: int = 1_000,
-        labels: dict[str, str] | None = None,
-        previous: str | None = None,
-        boot_id: str = "boot",
-    ) -> Input:
-        return self.put(
-            MACHINES.name,
-            cmd.MachineRegistered(
-                machine_id=machine_id,
-                session=session,
-                boot_id=boot_id,
-                resources=Resources(cpu_millis=cpu, memory_mib=memory),
-                labels=labels or {},
-                previous_session=previous,
-            ),
-        )
-
-    def present(self, machine_id: str = "m1", session: str = "s1", number: int = 1) -> Input:
-        return self.put(MACHINES.name, cmd.MachinePresent(machine_id=machine_id, session=session, number=number))
-
-    def stopping(self, machine_id: str = "m1", session: str = "s1") -> Input:
-        return self.put(MACHINES.name, cmd.MachineStopping(machine_id=machine_id, session=session))
-
-    def gone(self, machine_id: str = "m1", session: str = "s1") -> Input:
-        return self.put(MACHINES.name, cmd.MachineGone(machine_id=machine_id, session=session))
-
-    def heartbeat(self, *jobs: Job, machine_id: str = "m1", session: str = "s1") -> Input:
-        """One record for jobs of one tenant that hold leases."""
-        held = [
-            cmd.HeldLease(job_id=job.job_id, token=job.lease.token, started_at_ms=self.now_ms)
-            for job in jobs
-            if job.lease is not None
-        ]
-        return self.put(
-            HEARTBEATS.name,
-            cmd.LeaseHeartbeat(
-                tenant=jobs[0].tenant, machine_id=machine_id, session=session, number=1, leases=tuple(held)
-            ),
-        )
-
-    def finished(self, job: Job, outcome: AttemptOutcome = "succeeded", **changes: Any) -> Input:
-        """A report on a job's open lease, but for `changes`."""
-        report = cmd.AttemptFinished(
-            **_lease_names(job),
-            outcome=outcome,
-            exit_code={"succeeded": 0, "failed": 3}.get(outcome),
-            started_at_ms=self.now_ms,
-            finished_at_ms=self.now_ms,
-        )
-        return self.put(COMPLETIONS.name, report.model_copy(update=changes))
-
-    def refused(self, job: Job, **changes: Any) -> Input:
-        report = cmd.AttemptRefused(**_lease_names(job), code="late")
-        return self.put(COMPLETIONS.name, report.model_copy(update=changes))
-
-    def tick(self, epoch: int, number: int, round_number: int, elapsed_ms: int, topics: Iterable[str] = ()) -> None:
-        """A tick in every partition of the ticked inboxes, or of these."""
-        tick = cmd.LeaderTick(epoch=epoch, number=number, round=round_number, elapsed_ms=elapsed_ms)
-        for topic in topics or [topic.name for topic in TICKED]:
-            for partition in range(PARTITIONS):
-                self.put(topic, tick, partition=partition)
-
-    def offset_at(self, place: PartitionKey, at_ms: int) -> int:
-        """The first offset appended at that time or later."""
-        records = self.places.get(place, [])
-        return next((record.offset for record in records if record.appended_ms >= at_ms), len(records))
-
-
-def _lease_names(job: Job) -> dict[str, Any]:
-    assert job.lease is not None, f"job {job.job_id} has no lease to report on"
-    return {
-        "tenant": job.tenant,
-        "job_id": job.job_id,
-        "attempt": job.lease.attempt,
-        "token": job.lease.token,
-        "machine_id": job.lease.machine_id,
-        "session": job.lease.session,
-    }
 
 
 @dataclass(slots=True)
@@ -385,98 +241,3 @@ def running(leader: Leader, **fields: Any) -> Job:
     leader.round()
     assert job.status == "running"
     return job
-
-
-_TERMINAL: dict[type[Message], JobStatus] = {
-    ev.JobCompleted: "completed",
-    ev.JobFailed: "failed",
-    ev.JobCancelled: "cancelled",
-}
-_TO: dict[type[Message], JobStatus] = {
-    ev.JobAssigned: "assigned",
-    ev.JobStarted: "running",
-    ev.AssignmentRefused: "queued",
-    ev.AttemptLost: "queued",
-    **_TERMINAL,
-}
-
-
-def check_log(log: Log) -> dict[tuple[str, str], JobStatus]:
-    """What must hold of a log however its leaders ended; the status of every job.
-
-    Dense sequences, growing rounds and tokens, no input answered twice, only transitions of the table, one terminal
-    event a job.
-    """
-    for place, records in log.places.items():
-        assert [record.stamp.sequence for record in records] == list(range(len(records))), f"{place} is not dense"
-        order = [(record.stamp.epoch, record.stamp.round, record.stamp.index) for record in records]
-        assert order == sorted(set(order)), f"{place} goes back in epoch, round or index"
-        assert all(partition_of(record.key, PARTITIONS) == record.partition for record in records)
-    found = log.records()
-    numbers = [(record.stamp.round, record.stamp.index) for record in found]
-    assert len(numbers) == len(set(numbers)), "two facts have one place in one round"
-    assert [record.stamp.at_ms for record in found] == sorted(record.stamp.at_ms for record in found), "time went back"
-    causes = [record.stamp.cause for record in found if record.stamp.cause != "state"]
-    assert len(causes) == len(set(causes)), f"answered twice: {sorted({c for c in causes if causes.count(c) > 1})}"
-    rounds = [record.round for record in log.rounds]
-    assert rounds == sorted(set(rounds)), "rounds go back"
-    tokens = [record.event.token for record in found if isinstance(record.event, ev.JobAssigned)]
-    assert tokens == sorted(set(tokens)), "tokens do not grow"
-    assert all(token >> TOKEN_INDEX_BITS <= found[-1].stamp.round for token in tokens)
-    statuses: dict[tuple[str, str], JobStatus] = {}
-    for record in found:
-        _follow(statuses, record.event)
-    return statuses
-
-
-def _follow(statuses: dict[tuple[str, str], JobStatus], event: Message) -> None:
-    if not isinstance(event, ev.JobEvent):
-        return
-    key = (event.tenant, event.job_id)
-    if isinstance(event, ev.JobAccepted):
-        assert key not in statuses, f"job {event.job_id} is accepted twice"
-        statuses[key] = "queued"
-    elif (to := _TO.get(type(event))) is not None:
-        assert to in TRANSITIONS[statuses[key]], f"job {event.job_id} goes from {statuses[key]} to {to}"
-        statuses[key] = to
-    elif isinstance(event, ev.CancelRequested):
-        assert statuses[key] in LEASED
-
-
-def causes_to_answer(inboxes: Inboxes) -> set[str]:
-    """Inputs that get exactly one fact each: every command, and every report on a job that there was."""
-    topics = (SUBMISSIONS.name, COMPLETIONS.name)
-    return {
-        record.cause
-        for (topic, _), records in inboxes.places.items()
-        for record in records
-        if base_topic(topic) in topics and not isinstance(record.content, cmd.LeaderTick | Fault)
-    }
-
-
-def comparable(state: State) -> dict[str, Any]:
-    """Everything that two ways to one state must agree on: what the log carries, and where placement looks."""
-    backlog = [
-        (level, tenant, queue, shape, sorted(bucket.live.items()))
-        for level, tenants in enumerate(state.backlog.levels)
-        for tenant, queues in tenants.items()
-        for queue, buckets in queues.items()
-        for shape, bucket in sorted(buckets.items())
-    ]
-    fleet = state.fleet
-    count = len(fleet.ids)
-    return {
-        "jobs": state.jobs,
-        "machines": list(state.machines.items()),
-        "leases": {name: list(held.items()) for name, held in state.leases.items()},
-        "lost": list(state.lost.items()),
-        "memory": {key: value for _, jobs in state.memory.generations for key, value in jobs.items()},
-        "backlog": backlog,
-        "ids": fleet.ids,
-        "free": (fleet.free_cpu[:count].tolist(), fleet.free_memory[:count].tolist()),
-        "up": (fleet.up[:count].tolist(), fleet.heard[:count].tolist(), fleet.presence_age[:count].tolist()),
-        "next_sequence": state.next_sequence,
-        "positions": state.positions,
-        "counters": (state.round, state.epoch, state.now_ms, state.digest),
-        "soft": state.soft,
-    }

@@ -3,17 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.support.scheduler_world import (
-    START_MS,
-    assigned,
-    dispatched,
-    job_id,
-    kinds,
-    new_cell,
-    only,
-    running,
-    with_machine,
-)
+from tests.support.scheduler_inboxes import START_MS, job_id
+from tests.support.scheduler_world import assigned, dispatched, kinds, new_cell, only, running, with_machine
 
 from jobstream.scheduler.memory import WINDOW_MS
 from jobstream.schemas import commands as cmd

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.scheduler_checks import check_log
+from tests.support.scheduler_inboxes import job_id
 from tests.support.scheduler_world import (
     TIMES,
     Leader,
     assigned,
-    check_log,
     dispatched,
-    job_id,
     kinds,
     new_cell,
     only,

@@ -4,18 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.scheduler_world import (
-    RULES,
-    Leader,
-    assigned,
-    job_id,
-    kinds,
-    new_cell,
-    only,
-    running,
-    spec,
-    with_machine,
-)
+from tests.support.scheduler_inboxes import job_id, spec
+from tests.support.scheduler_world import RULES, Leader, assigned, kinds, new_cell, only, running, with_machine
 
 from jobstream.scheduler import answers, evolve, observe, rounds
 from jobstream.scheduler.inputs import Fault, Input, read_input

@@ -4,18 +4,9 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.support.scheduler_world import (
-    PARTITIONS,
-    TIMES,
-    Leader,
-    assigned,
-    check_log,
-    dispatched,
-    kinds,
-    new_cell,
-    running,
-    with_machine,
-)
+from tests.support.scheduler_checks import check_log
+from tests.support.scheduler_inboxes import PARTITIONS
+from tests.support.scheduler_world import TIMES, Leader, assigned, dispatched, kinds, new_cell, running, with_machine
 
 from jobstream.scheduler.leases import TickClock
 from jobstream.scheduler.state import Job

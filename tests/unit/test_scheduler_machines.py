@@ -1,17 +1,8 @@
 """What machines report, and what follows: sessions, departures, losses."""
 
 import pytest
-from tests.support.scheduler_world import (
-    TIMES,
-    Leader,
-    assigned,
-    check_log,
-    kinds,
-    new_cell,
-    only,
-    running,
-    with_machine,
-)
+from tests.support.scheduler_checks import check_log
+from tests.support.scheduler_world import TIMES, Leader, assigned, kinds, new_cell, only, running, with_machine
 
 from jobstream.scheduler.memory import WINDOW_MS
 from jobstream.schemas import events as ev

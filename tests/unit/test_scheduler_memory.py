@@ -1,6 +1,7 @@
 """How long the ids of jobs that have ended are known."""
 
-from tests.support.scheduler_world import PARTITIONS, START_MS, Leader, job_id, kinds, new_cell
+from tests.support.scheduler_inboxes import PARTITIONS, START_MS, job_id
+from tests.support.scheduler_world import Leader, kinds, new_cell
 
 from jobstream.scheduler.memory import GENERATION_MS, WINDOW_MS, Memory
 from jobstream.scheduler.state import State
