@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.bench.running import say, whole_stack
+from tests.bench.running import cpu_seconds, say, whole_stack
 
 from jobstream.runtime.config import Settings
 from jobstream.runtime.kafka import make_producer
@@ -20,7 +20,7 @@ from jobstream.schemas.new_ids import new_event_id, new_job_id
 from jobstream.schemas.resources import Resources
 from jobstream.topics.catalogue import SUBMISSIONS, full_name
 
-JOBS = 60_000
+JOBS = 20_000
 TENANTS = 20
 MACHINES = 1_000
 WAIT_S = 300.0
@@ -29,10 +29,12 @@ WAIT_S = 300.0
 def measure(folder: Path) -> dict[str, Any]:
     with whole_stack(folder, agents=0) as settings, _machines(settings):
         say(f"{JOBS} jobs of {TENANTS} tenants on {MACHINES} machines")
+        cpu_before = cpu_seconds(folder)
         began = time.monotonic()
         _submit(settings)
         submitted_s = time.monotonic() - began
         completed_s = _wait_for_rows(settings, began)
+        cpu = {name: used - cpu_before.get(name, 0.0) for name, used in cpu_seconds(folder).items()}
     return {
         "jobs": JOBS,
         "tenants": TENANTS,
@@ -40,6 +42,7 @@ def measure(folder: Path) -> dict[str, Any]:
         "submitted_s": round(submitted_s, 2),
         "completed_s": round(completed_s, 2),
         "jobs_per_s": round(JOBS / completed_s),
+        "cpu_us_per_job": {name: round(used / JOBS * 1e6) for name, used in cpu.items() if used > 0},
     }
 
 

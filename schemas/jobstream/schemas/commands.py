@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator
 
 from jobstream.schemas.base import Count, Message, Millis, Model
 from jobstream.schemas.ids import IdempotencyKey, JobId, LabelText, MachineId, OpaqueId, Queue, Tenant
@@ -28,7 +28,15 @@ JobName = Annotated[str, StringConstraints(strict=True, min_length=1, max_length
 Argument = Annotated[str, StringConstraints(strict=True, max_length=COMMAND_BYTES_MAX)]
 EnvName = Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$")]
 EnvValue = Annotated[str, StringConstraints(strict=True, max_length=ENV_BYTES_MAX)]
-Labels = Annotated[Mapping[LabelText, LabelText], Field(max_length=LABELS_MAX)]
+
+
+def _sorted(entries: Mapping[str, str]) -> Mapping[str, str]:
+    """By name, so that a spec has one form however its author ordered it: its digest is that of its JSON."""
+    return dict(sorted(entries.items()))
+
+
+Labels = Annotated[Mapping[LabelText, LabelText], Field(max_length=LABELS_MAX), AfterValidator(_sorted)]
+Env = Annotated[Mapping[EnvName, EnvValue], Field(max_length=ENV_ENTRIES_MAX), AfterValidator(_sorted)]
 Command = (
     Annotated[tuple[Argument, ...], Field(min_length=1, max_length=COMMAND_ARGUMENTS_MAX)]
     | Annotated[Argument, StringConstraints(min_length=1)]
@@ -48,7 +56,7 @@ class JobSpec(Model):
     priority: Priority = "normal"
     queue: Queue = "default"
     timeout_ms: TimeoutMs | None = None
-    env: Annotated[Mapping[EnvName, EnvValue], Field(max_length=ENV_ENTRIES_MAX)] = Field(default_factory=dict)
+    env: Env = Field(default_factory=dict)
     labels: Labels = Field(default_factory=dict)
     required_labels: Labels = Field(default_factory=dict)
 

@@ -225,7 +225,8 @@ class RoundCommitted(Message):
     """A round. `inputs` gives [first, next) offsets of the partitions that moved, `written` [first, next) sequence
     numbers of its records in each log partition: a round of which one of them is not visible is torn.
 
-    `digest` is of the state after the round, as this `core_version` of decide and evolve makes it; `positions` (next offsets of every input partition) come now and then.
+    `digest` is of the state after the round, as this `core_version` of decide and evolve makes it; `positions` (next
+    offsets of every input partition) come now and then.
     With them come in `answered` the offsets at or beyond them whose inputs a torn round has answered already.
     The ids of jobs that ended before `forget_before_ms` need not be known any more: no submission still unread can name one.
     """

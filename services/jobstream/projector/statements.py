@@ -70,6 +70,17 @@ FROM json_to_recordset(%s) AS u({_JOB_CHANGE},
     accepted bigint, log_partition integer
 )"""
 
+# A leader knows the ids of ended jobs for a window alone. Beyond it a direct producer that uses an idempotency key again
+# makes a job anew (the API looks it up): it takes the place of the old one, whose story stays in the log.
+_OUTLIVED: Final[LiteralString] = """
+json_to_recordset(%s) AS u(tenant text, job_id uuid, created_at float8)
+WHERE j.tenant = u.tenant AND j.job_id = u.job_id
+    AND j.ended_at <= to_timestamp(u.created_at / 1000) - make_interval(hours => %s)"""
+REMOVE_OUTLIVED_ATTEMPTS: Final[LiteralString] = f"""
+DELETE FROM attempts a USING (SELECT j.tenant, j.job_id FROM jobs j, {_OUTLIVED}) AS o
+WHERE a.tenant = o.tenant AND a.job_id = o.job_id"""
+REMOVE_OUTLIVED_JOBS: Final[LiteralString] = f"DELETE FROM jobs j USING {_OUTLIVED}"
+
 UPDATE_JOBS: Final[LiteralString] = f"""
 WITH done AS (
     UPDATE jobs j

@@ -22,6 +22,7 @@ from jobstream.runtime.postgres import connection_arguments
 
 log = logging.getLogger(__name__)
 
+KEY_KEPT_HOURS: Final = 48  # how long a leader knows the id of a job that has ended, at least
 SESSION_OPTIONS: Final = (
     " -c synchronous_commit=off -c jit=off"
     # Rows are always found by their keys. Of a table that has grown since it was last analysed the planner believes that
@@ -131,6 +132,9 @@ class Writer:
         attempts = _sorted(change for part in slices for change in part.changes.attempts.items())
         machines = _sorted(change for part in slices for change in part.changes.machines.items())
         if new := [job for job in jobs if isinstance(job, NewJob)]:
+            if keyed := [job for job in new if job.idempotency_key is not None]:
+                for statement in (sql.REMOVE_OUTLIVED_ATTEMPTS, sql.REMOVE_OUTLIVED_JOBS):
+                    self._execute(statement, _json(keyed), KEY_KEPT_HOURS)
             self._execute(sql.INSERT_JOBS, _json(new))
         if changed := [job for job in jobs if not isinstance(job, NewJob)]:
             self._update_jobs(changed, required=sum(job.required for job in changed))

@@ -46,11 +46,13 @@ class LeaseSettings(BaseSettings):
                 f"lease margin {self.margin_ms} ms must be below the time to live {self.ttl_ms} ms"
             )
         drift = self.drift_ppm * (2 * self.ttl_ms + self.grace_ms - self.margin_ms) // 1_000_000
-        needed = self.broker_jumps * self.tick_ms + drift + self.stop_ms
+        # one tick more: the first tick after a sign of life counts whole, though that came in the middle of it
+        needed = (self.broker_jumps + 1) * self.tick_ms + drift + self.stop_ms
         if self.margin_ms + self.grace_ms <= needed:
             raise ConfigurationError(
                 f"lease margin + grace is {self.margin_ms + self.grace_ms} ms and must be above {needed} ms "
-                f"({self.broker_jumps} clock jumps of {self.tick_ms} ms, {drift} ms of drift, {self.stop_ms} ms to stop): "
+                f"({self.broker_jumps} clock jumps and a tick of {self.tick_ms} ms, {drift} ms of drift, "
+                f"{self.stop_ms} ms to stop): "
                 "a job could run twice at once; raise one of them"
             )
         if self.ttl_ms - self.margin_ms <= 2 * self.heartbeat_ms:

@@ -80,7 +80,7 @@ def add_job(state: State, job: Job) -> None:
         _enqueue(state, job)
     if job.lease is not None:
         _hold(state, job, job.lease)
-    state.digest = state.digest + job.fingerprint() & DIGEST_MASK
+    _count(state, job)
 
 
 def _accepted(state: State, event: ev.JobAccepted, stamp: Stamp) -> None:
@@ -115,31 +115,31 @@ def _assigned(state: State, event: ev.JobAssigned, stamp: Stamp) -> None:
         session=event.session,
         presence=event.presence,
     )
-    with _Changed(state, job):
-        job.status, job.attempt, job.lease = "assigned", event.attempt, lease
+    job.status, job.attempt, job.lease = "assigned", event.attempt, lease
+    _count(state, job)
     _hold(state, job, lease)
 
 
 def _started(state: State, event: ev.JobStarted, stamp: Stamp) -> None:
     job = _job(state, event)
     lease = _lease(job, event.token)
-    with _Changed(state, job):
-        job.status, lease.started = "running", True
+    job.status, lease.started = "running", True
+    _count(state, job)
     state.soft.to_start.pop(job.key, None)
 
 
 def _cancel_requested(state: State, event: ev.CancelRequested, stamp: Stamp) -> None:
     job = _job(state, event)
-    with _Changed(state, job):
-        job.cancel_requested = True
+    job.cancel_requested = True
+    _count(state, job)
 
 
 def _assignment_refused(state: State, event: ev.AssignmentRefused, stamp: Stamp) -> None:
     job = _job(state, event)
     _suspect(state, event.machine_id)
     _release(state, job, _lease(job, event.token))
-    with _Changed(state, job):
-        job.status, job.attempt = "queued", job.attempt - 1
+    job.status, job.attempt = "queued", job.attempt - 1
+    _count(state, job)
     _enqueue(state, job)
 
 
@@ -148,9 +148,9 @@ def _lost(state: State, event: ev.AttemptLost, stamp: Stamp) -> None:
     if not event.started:
         _suspect(state, event.machine_id)
     _release(state, job, _lease(job, event.token))
-    with _Changed(state, job):
-        job.status = "queued"
-        job.lost_attempts += event.started
+    job.status = "queued"
+    job.lost_attempts += event.started
+    _count(state, job)
     _enqueue(state, job)
 
 
@@ -161,7 +161,7 @@ def _ended(status: JobStatus) -> Callable[[State, Any, Stamp], None]:
             _release(state, job, job.lease)
         elif job.status == "queued":
             _dequeue(state, job)
-        state.digest = state.digest - job.fingerprint() & DIGEST_MASK
+        state.digest = state.digest - job.counted & DIGEST_MASK
         del state.jobs[job.key]
         state.memory.add(job.tenant, job.job_id, status, job.digest, stamp.at_ms)
 
@@ -181,19 +181,11 @@ def _lease(job: Job, token: int) -> Lease:
     return job.lease
 
 
-class _Changed:
-    """Keeps the digest right around a change of one job."""
-
-    __slots__ = ("job", "state")
-
-    def __init__(self, state: State, job: Job) -> None:
-        self.state, self.job = state, job
-
-    def __enter__(self) -> None:
-        self.state.digest = self.state.digest - self.job.fingerprint() & DIGEST_MASK
-
-    def __exit__(self, *_: object) -> None:
-        self.state.digest = self.state.digest + self.job.fingerprint() & DIGEST_MASK
+def _count(state: State, job: Job) -> None:
+    """Keep the digest right after a change of one job."""
+    share = job.fingerprint()
+    state.digest = state.digest + share - job.counted & DIGEST_MASK
+    job.counted = share
 
 
 def _enqueue(state: State, job: Job) -> None:
@@ -240,10 +232,8 @@ def open_leases(state: State) -> list[tuple[int, Job]]:
 
 
 def _release(state: State, job: Job, lease: Lease) -> None:
-    """Close the lease. The job's status is changed by the caller."""
-    state.digest = state.digest - job.fingerprint() & DIGEST_MASK
+    """Close the lease. The caller changes the job's status, and counts it."""
     job.lease = None
-    state.digest = state.digest + job.fingerprint() & DIGEST_MASK
     held = state.leases[lease.machine_id]
     del held[lease.token]
     if not held:

@@ -81,6 +81,10 @@ def usable(fleet: FleetIndex, clock_ages: Integers, presence_age_max_ms: int) ->
     return np.asarray(fleet.up & fleet.heard & (age <= presence_age_max_ms))
 
 
+def has_room(fleet: FleetIndex, slot: int, shape: Shape) -> bool:
+    return bool(fleet.free_cpu[slot] >= shape.cpu_millis and fleet.free_memory[slot] >= shape.memory_mib)
+
+
 def choose(fleet: FleetIndex, usable_now: Booleans, allowed: Booleans | None, shape: Shape, window: int) -> int | None:
     """The slot that takes the shape with the least left over, from this window or else the next that has any.
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from jobstream.schemas.base import Message
 from jobstream.schemas.codec import decode
@@ -46,8 +46,7 @@ class Fault:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(NamedTuple):
     """One record. `topic` is without prefix; `appended_ms` is the broker's time; `raw` is kept for a dead letter."""
 
     topic: str

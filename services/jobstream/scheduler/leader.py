@@ -1,11 +1,12 @@
 """Lead a cell: take over, then round after round, until another leads, the process stops, or a transaction fails."""
 
+import gc
 import logging
 import threading
 from dataclasses import dataclass, field
 from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
 from jobstream.runtime.clock import monotonic_ms
 from jobstream.runtime.config import Settings
@@ -14,7 +15,7 @@ from jobstream.runtime.faults import fault_point
 from jobstream.runtime.kafka import make_consumer, offsets_at, partitions_of
 from jobstream.scheduler.election import Election
 from jobstream.scheduler.inbox import Inbox
-from jobstream.scheduler.inputs import Input
+from jobstream.scheduler.inputs import Input, base_topic
 from jobstream.scheduler.journal import Doubtful, Journal
 from jobstream.scheduler.leases import LeaseTimes
 from jobstream.scheduler.loading import Projected
@@ -104,9 +105,10 @@ class Leader:
         self._check_digest()
         self._answered = resume_after(self._state, self._follower.tail)
         take_over(self._state)
+        gc.freeze()  # a million jobs are not looked through for garbage again
         starts, gaps = self._starts()
         self._anchor = (self._state.now_ms, monotonic_ms())
-        raise_barrier(self._state)
+        raise_barrier(self._state, self._submission_ends())
         self._state.soft.read.update(starts)
         sequences: dict[str, dict[int, int]] = {}
         for (topic, partition), sequence in self._state.next_sequence.items():
@@ -164,6 +166,18 @@ class Leader:
             starts[short] = max(begin, min(wanted, again.get(place, wanted)))
             state.positions[short] = max(wanted, begin)
         return starts, gaps
+
+    def _submission_ends(self) -> dict[PartitionKey, int]:
+        """The present ends of the submissions' inboxes: until they have been read, no ended job is forgotten."""
+        prefix = self._settings.topic_prefix
+        consumer = make_consumer(self._settings, group=f"{prefix}inbox", committed=True)
+        try:
+            places = [(prefix + topic, partition) for topic, partition in self._state.positions]
+            inboxes = [place for place in places if base_topic(place[0].removeprefix(prefix)) == SUBMISSIONS.name]
+            ends = offsets_at(consumer, inboxes, OFFSET_END)
+        finally:
+            consumer.close()
+        return {(topic.removeprefix(prefix), partition): end for (topic, partition), end in ends.items()}
 
     def _unheard(self) -> list[DispatchRecord]:
         """Dispatches of leases that show no sign of life: the last leader may have ended before it sent them."""

@@ -18,7 +18,7 @@ from jobstream.scheduler.state import Job, Lease, Machine, PartitionKey, State
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_ROWS: Final = 5_000  # rows between two signs of life to the election: 50 ms
-SLACK_MS: Final = 3_600_000  # the database's clock is not the broker's: load the ends of an hour more
+SLACK_MS: Final = 3_600_000  # ends are forgotten in generations: load those of an hour more
 
 LOG_OFFSETS: Final = """
     SELECT topic, partition, next_offset, next_sequence, last_epoch, last_round, round_offset FROM projection_offsets
@@ -37,7 +37,8 @@ LIVE_JOB_TYPES: Final = (
 )
 ENDED_JOBS: Final = """
     SELECT tenant, job_id::text, status, digest, (extract(epoch FROM ended_at) * 1000)::int8
-    FROM jobs WHERE ended_at > now() - make_interval(secs => %s) ORDER BY ended_at
+    FROM jobs
+    WHERE ended_at > (SELECT max(ended_at) FROM jobs) - make_interval(secs => %s) ORDER BY ended_at
 """
 MACHINES: Final = """
     SELECT machine_id, session, boot_id, status, cpu_millis, memory_mib, labels,

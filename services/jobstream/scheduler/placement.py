@@ -7,7 +7,7 @@ import numpy as np
 
 from jobstream.scheduler.backlog import Shape
 from jobstream.scheduler.evolve import job_shape
-from jobstream.scheduler.fleet import WINDOW, Booleans, choose, usable
+from jobstream.scheduler.fleet import WINDOW, Booleans, choose, has_room, usable
 from jobstream.scheduler.leases import LeaseTimes
 from jobstream.scheduler.state import State
 from jobstream.schemas import events as ev
@@ -34,16 +34,20 @@ def place(
     if not usable_now.any():
         return
     blocked: set[Shape] = set()
+    last: dict[Shape, int] = {}
     window = round_number * ROTATION % -(-len(state.fleet.ids) // WINDOW)
     placed = 0
     for key in state.backlog.next_jobs(blocked):
         job = state.jobs[key]
         shape = job_shape(job)
-        slot = choose(state.fleet, usable_now, _allowed(state, shape), shape, window)
-        if slot is None:
-            blocked.add(shape)
-            continue
-        window = slot // WINDOW
+        # Where the last job of this shape went is now an even tighter fit, while it has room.
+        slot = last.get(shape)
+        if slot is None or not has_room(state.fleet, slot, shape):
+            slot = choose(state.fleet, usable_now, _allowed(state, shape), shape, window)
+            if slot is None:
+                blocked.add(shape)
+                continue
+            window, last[shape] = slot // WINDOW, slot
         machine_id = state.fleet.ids[slot]
         assert machine_id is not None, f"slot {slot} of the fleet has room but no machine"
         machine = state.machines[machine_id]

@@ -50,8 +50,7 @@ class Rules:
     grants: Grants = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class LogRecord:
+class LogRecord(NamedTuple):
     """A fact with its place: `value` is its JSON, `key` the tenant or machine."""
 
     topic: str

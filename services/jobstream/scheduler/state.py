@@ -60,6 +60,7 @@ class Job:
     lost_attempts: int = 0
     cancel_requested: bool = False
     lease: Lease | None = None
+    counted: int = 0  # its share of the digest as it stands there
 
     @property
     def key(self) -> JobKey:

@@ -269,3 +269,25 @@ def read_until(process: subprocess.Popen[str], word: str) -> str:
         if word in line:
             return seen
     raise AssertionError(f"{word!r} was not said:\n{seen}")
+
+
+def test_key_that_is_used_again_after_the_window_makes_the_job_anew(
+    log: Log, projecting: RunProjector, connection: psycopg.Connection[Any]
+) -> None:
+    made = LeaderLog(seed=1, partitions=PARTITIONS)
+    job_id = derive_job_id("acme", "nightly")
+    first = accepted("acme", job_id, key="nightly", number=1)
+    assigned = ev.JobAssigned(
+        tenant="acme", job_id=job_id, attempt=1, token=65_537, machine_id="m", session="s", presence=1
+    )
+    end = ev.AttemptEnd(attempt=1, token=65_537, machine_id="m", outcome="succeeded", exit_code=0)
+    with projecting():
+        log.write([[made.entry(first), made.entry(assigned, 1)]])
+        log.write([[made.entry(ev.JobCompleted(tenant="acme", job_id=job_id, end=end))]])
+        wait_for_positions(log.settings, log.ends)
+        made.round += 49 * 3_600_000 // 137  # two days later in the log's time
+        log.write([[made.entry(accepted("acme", job_id, key="nightly", number=2))]])
+        wait_for_positions(log.settings, log.ends)
+    assert connection.execute("SELECT name, status, attempt FROM jobs").fetchall() == [("job 2", "queued", 0)]
+    assert connection.execute("SELECT count(*) FROM attempts").fetchone() == (0,)
+    assert stopped(connection) == {}
