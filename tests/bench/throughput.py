@@ -20,7 +20,7 @@ from jobstream.schemas.new_ids import new_event_id, new_job_id
 from jobstream.schemas.resources import Resources
 from jobstream.topics.catalogue import SUBMISSIONS, full_name
 
-JOBS = 20_000
+JOBS = 60_000
 TENANTS = 20
 MACHINES = 1_000
 WAIT_S = 300.0

@@ -140,8 +140,6 @@ def offsets_at(consumer: Consumer, partitions: Iterable[tuple[str, int]], where:
         return {}
     found: dict[tuple[str, int], int] = {}
     for answer in _list_offsets(consumer, wanted):
-        if answer.error is not None:
-            raise Unavailable(f"Kafka does not tell offsets of {answer.topic}/{answer.partition}: {answer.error.str()}")
         if answer.offset >= 0:
             found[answer.topic, answer.partition] = answer.offset
     late = [(place.topic, place.partition) for place in wanted if (place.topic, place.partition) not in found]
@@ -158,11 +156,15 @@ def _list_offsets(consumer: Consumer, wanted: list[TopicPartition]) -> list[Topi
     deadline = time.monotonic() + METADATA_TIMEOUT_S
     while True:
         try:
-            return consumer.offsets_for_times(wanted, timeout=METADATA_TIMEOUT_S)
-        except KafkaException as error:
-            if error.args[0].code() not in LEADERLESS or time.monotonic() > deadline:
-                raise Unavailable(f"Kafka does not tell offsets: {error.args[0].str()}") from error
-            time.sleep(LEADERLESS_WAIT_S)
+            answers = consumer.offsets_for_times(wanted, timeout=METADATA_TIMEOUT_S)
+            error = next((answer.error for answer in answers if answer.error is not None), None)
+        except KafkaException as raised:
+            answers, error = [], raised.args[0]
+        if error is None:
+            return answers
+        if error.code() not in LEADERLESS or time.monotonic() > deadline:
+            raise Unavailable(f"Kafka does not tell offsets of {wanted[0].topic}: {error.str()}")
+        time.sleep(LEADERLESS_WAIT_S)
 
 
 def assign_at(consumer: Consumer, offsets: Mapping[tuple[str, int], int]) -> None:
