@@ -104,7 +104,7 @@ def read_input(
         if type(content) not in ACCEPTED[base_topic(topic)]:
             raise Unreadable("wrong_topic", f"{envelope.type} does not belong in {topic}")
         _check_key(content, key)
-        if isinstance(content, SubmitJob | CancelJob) and _ANSWERABLE.fullmatch(event_id) is None:
+        if type(content) in ACCEPTED[SUBMISSIONS.name] and _ANSWERABLE.fullmatch(event_id) is None:
             raise Unreadable("envelope", f"the header ce_id, which the answer names, must match {OPAQUE_ID_PATTERN}")
     except Unreadable as error:
         content = Fault(error.reason, error.detail)

@@ -1,5 +1,8 @@
 """What inputs tell besides facts: signs of life and the leader's own ticks. Changes the soft state alone."""
 
+from collections.abc import Callable
+from typing import Any, Final
+
 from jobstream.scheduler.inputs import UNHURRIED, Input
 from jobstream.scheduler.state import State
 from jobstream.schemas import commands as cmd
@@ -9,20 +12,14 @@ from jobstream.topics.catalogue import HEARTBEATS, MACHINES
 
 def observe(state: State, record: Input) -> list[ev.Dispatch]:
     """Take in a heartbeat, presence or tick; the dispatches that answer it (revoke, cancel)."""
-    match record.content:
-        case cmd.LeaderTick() as tick:
-            _tick(state, record, tick)
-        case cmd.LeaseHeartbeat() as heartbeat:
-            return _heartbeat(state, record, heartbeat)
-        case cmd.MachinePresent() as presence:
-            _presence(state, presence)
-    return []
+    observer = _OBSERVERS.get(type(record.content))
+    return [] if observer is None else observer(state, record, record.content)
 
 
 def is_urgent(state: State, record: Input) -> bool:
     """Whether a record is to be decided on at once. Signs of life that say nothing new wait for the second's round."""
     content = record.content
-    if not isinstance(content, cmd.LeaseHeartbeat):
+    if type(content) is not cmd.LeaseHeartbeat:
         return type(content) not in UNHURRIED
     for held in content.leases:
         job = state.jobs.get((content.tenant, held.job_id))
@@ -31,27 +28,29 @@ def is_urgent(state: State, record: Input) -> bool:
     return False
 
 
-def _tick(state: State, record: Input, tick: cmd.LeaderTick) -> None:
+def _tick(state: State, record: Input, tick: cmd.LeaderTick) -> list[ev.Dispatch]:
     if tick.epoch > state.epoch:
-        return  # no leader's: it would stop this clock until that epoch comes
+        return []  # no leader's: it would stop this clock until that epoch comes
     clock = state.soft.clock(record.topic, record.partition)
     before_ms = clock.age_ms
     if not clock.tick(tick, record.appended_ms):
-        return
+        return []
     if record.topic == HEARTBEATS.name:
         state.soft.age_fresh(record.partition, tick.round, before_ms)
     elif record.topic == MACHINES.name:
         state.soft.machines_ticked = True
+    return []
 
 
-def _presence(state: State, presence: cmd.MachinePresent) -> None:
+def _presence(state: State, record: Input, presence: cmd.MachinePresent) -> list[ev.Dispatch]:
     machine = state.machines.get(presence.machine_id)
     if machine is None or machine.session != presence.session or presence.number <= machine.presence:
-        return
+        return []
     partition = state.partition_of(machine.machine_id)
     machine.presence = presence.number
     state.fleet.heard[machine.slot] = True
     state.fleet.presence_age[machine.slot] = state.soft.clock(MACHINES.name, partition).age_ms
+    return []
 
 
 def _heartbeat(state: State, record: Input, heartbeat: cmd.LeaseHeartbeat) -> list[ev.Dispatch]:
@@ -97,3 +96,10 @@ def _revoke(heartbeat: cmd.LeaseHeartbeat, held: cmd.HeldLease) -> ev.RevokeAtte
         attempt=1,  # unknown here: the token tells
         token=held.token,
     )
+
+
+_OBSERVERS: Final[dict[type, Callable[[State, Input, Any], list[ev.Dispatch]]]] = {
+    cmd.LeaderTick: _tick,
+    cmd.LeaseHeartbeat: _heartbeat,
+    cmd.MachinePresent: _presence,
+}
