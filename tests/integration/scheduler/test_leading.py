@@ -73,8 +73,11 @@ def story(log: WrittenLog, job_id: str) -> list[str]:
 
 
 def test_job_goes_through_every_state(settings: Settings, leading: Leading, sender: Sender) -> None:
-    with leading(), PlayedMachine(settings):
+    with leading(), PlayedMachine(settings, outcome=lambda _: None) as machine:
         job_id = sender.submit("acme")
+        wait_for_status(settings, job_id, "running")
+        (assigned,) = [d for d in machine.dispatches if isinstance(d, ev.AssignAttempt)]
+        machine.report(assigned, "succeeded")
         wait_for_status(settings, job_id, "completed")
     log = read_log(settings)
     log.check(PARTITIONS)
@@ -90,14 +93,9 @@ def test_silent_lease_expires_and_the_job_runs_elsewhere(settings: Settings, lea
             wait_for_status(settings, job_id, "completed")
     log = read_log(settings)
     log.check(PARTITIONS)
-    assert story(log, job_id) == [
-        "JobAccepted",
-        "JobAssigned",
-        "AttemptLost",
-        "JobAssigned",
-        "JobStarted",
-        "JobCompleted",
-    ]
+    # A report may be read before the heartbeat of the start: the two come through different inboxes.
+    told = [name for name in story(log, job_id) if name != "JobStarted"]
+    assert told == ["JobAccepted", "JobAssigned", "AttemptLost", "JobAssigned", "JobCompleted"]
     (lost,) = log.of(ev.AttemptLost)
     assert isinstance(lost, ev.AttemptLost) and not lost.started
 
