@@ -29,6 +29,8 @@ def whole_stack(folder: Path, agents: int) -> Iterator[Settings]:
             api_key=described["api_key"],
             replication_factor=1,
             unsafe_replication=True,
+            tenant_partitions=int(described["settings"]["JOBSTREAM_TENANT_PARTITIONS"]),
+            mailbox_partitions=int(described["settings"]["JOBSTREAM_MAILBOX_PARTITIONS"]),
         )
     finally:
         run.down(data)

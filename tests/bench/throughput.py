@@ -52,6 +52,8 @@ def _machines(settings: Settings) -> Iterator[None]:
     environment = {
         "JOBSTREAM_KAFKA": settings.kafka,
         "JOBSTREAM_POSTGRES": settings.postgres.get_secret_value(),
+        "JOBSTREAM_TENANT_PARTITIONS": str(settings.tenant_partitions),
+        "JOBSTREAM_MAILBOX_PARTITIONS": str(settings.mailbox_partitions),
         "PATH": "/usr/bin:/bin",
     }
     played = subprocess.Popen([sys.executable, "-m", "tests.bench.machines", str(MACHINES)], env=environment)

@@ -94,6 +94,7 @@ def describe(plan: Plan, supervisor: Supervisor) -> state.State:
         "postgres": postgres.dsn(plan.layout),
         "data": str(plan.layout.data),
         "metrics_urls": {},
+        "settings": _settings(plan),
         "ready": supervisor.ready,
         "supervisor": state.own_supervisor(),
         "children": supervisor.children(),
@@ -191,11 +192,21 @@ def _environment(plan: Plan) -> dict[str, str]:
             "JOBSTREAM_API_HOST": "127.0.0.1",
             "JOBSTREAM_API_PORT": str(plan.ports["api"]),
             "JOBSTREAM_API_URL": str(plan.api_url),
-            "JOBSTREAM_LOGS_URL": os.environ.get("JOBSTREAM_LOGS_URL") or (plan.layout.data / "job-logs").as_uri(),
-            "JOBSTREAM_REPLICATION_FACTOR": "1",
-            "JOBSTREAM_UNSAFE_REPLICATION": "true",  # one broker: nothing to replicate to
         }
+        | _settings(plan)
     )
+
+
+def _settings(plan: Plan) -> dict[str, str]:
+    """What whoever joins this stack by hand must be told too."""
+    return {
+        "JOBSTREAM_LOGS_URL": os.environ.get("JOBSTREAM_LOGS_URL") or (plan.layout.data / "job-logs").as_uri(),
+        "JOBSTREAM_REPLICATION_FACTOR": "1",
+        "JOBSTREAM_UNSAFE_REPLICATION": "true",  # one broker: nothing to replicate to
+        # A quarter of what a cluster gets: each tick of the leader and each idle fetch costs by the partition.
+        "JOBSTREAM_TENANT_PARTITIONS": os.environ.get("JOBSTREAM_TENANT_PARTITIONS", "8"),
+        "JOBSTREAM_MAILBOX_PARTITIONS": os.environ.get("JOBSTREAM_MAILBOX_PARTITIONS", "8"),
+    }
 
 
 def _get(url: str, key: str | None = None) -> Any:

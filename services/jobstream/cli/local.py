@@ -86,8 +86,7 @@ def env(*, data: Data = None) -> None:
         raise ConfigurationError("no local stack runs there: start one with `jobstream up --detach`")
     names = ("api_url", "api_key", "admin_key", "kafka", "postgres", "data")
     variables = {f"JOBSTREAM_{name.upper()}": found[name] for name in names if found.get(name)}
-    one_broker = {"JOBSTREAM_REPLICATION_FACTOR": "1", "JOBSTREAM_UNSAFE_REPLICATION": "true"}
-    for name, value in (variables | one_broker).items():
+    for name, value in (variables | found["settings"]).items():
         print(f"export {name}={shlex.quote(str(value))}")
 
 

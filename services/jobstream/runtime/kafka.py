@@ -90,7 +90,7 @@ def make_consumer(settings: Settings, *, group: str, committed: bool, **more: An
             "auto.offset.reset": "error",
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "check.crcs": True,
-            "fetch.wait.max.ms": 100,
+            "fetch.wait.max.ms": 500,  # a record ends the wait at once; idle clients ask seldom
             "fetch.error.backoff.ms": 50,
             "fetch.message.max.bytes": FETCH_BYTES_MAX,
             "queued.max.messages.kbytes": 64 * 1024,

@@ -68,6 +68,7 @@ class Journal:
             logger=log,
         )
         self._plain = make_producer(settings)
+        self._ticks = make_producer(settings, linger_ms=20)  # one request for all partitions
 
     def init(self) -> None:
         """Fence every older leader; raises Unavailable, LeadershipLost."""
@@ -130,8 +131,8 @@ class Journal:
         )
         for topic in TICKED:
             for partition in range(self._settings.tenant_partitions):
-                self._plain.produce(self._prefix + topic.name, value=value, partition=partition, headers=headers)
-        self._plain.poll(0)
+                self._ticks.produce(self._prefix + topic.name, value=value, partition=partition, headers=headers)
+        self._ticks.poll(0)
 
     def close(self) -> None:
         """Drop the producers; what is unsent of dispatches is given a moment."""

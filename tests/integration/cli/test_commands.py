@@ -231,10 +231,10 @@ def test_topics_fit_the_catalogue(environment: dict[str, str]) -> None:
     cluster = environment | addresses
     fits = run(cluster, "topics", "verify", "--json")
     assert (fits.returncode, json.loads(fits.stdout)) == (0, {"differences": []})
-    differs = run(cluster | {"JOBSTREAM_MAILBOX_PARTITIONS": "8"}, "topics", "verify", "--json")
+    differs = run(cluster | {"JOBSTREAM_MAILBOX_PARTITIONS": "16"}, "topics", "verify", "--json")
     assert differs.returncode == 1
-    assert "jobstream.dispatch has 64 partitions, not 8" in json.loads(differs.stdout)["differences"][0]
-    refused = run(cluster | {"JOBSTREAM_MAILBOX_PARTITIONS": "8"}, "topics", "provision")
+    assert "jobstream.dispatch has 8 partitions, not 16" in json.loads(differs.stdout)["differences"][0]
+    refused = run(cluster | {"JOBSTREAM_MAILBOX_PARTITIONS": "16"}, "topics", "provision")
     assert refused.returncode == 125
     assert "nothing was changed" in refused.stderr
 
