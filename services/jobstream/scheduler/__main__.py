@@ -16,6 +16,7 @@ from jobstream.scheduler.leader import Leader, Term
 from jobstream.scheduler.loading import load_state
 from jobstream.scheduler.log_follower import LogFollower
 from jobstream.scheduler.rounds import RoundFailed, Suspects
+from jobstream.schemas.envelope import CAUSE_STATE
 
 log = logging.getLogger("jobstream.scheduler")
 
@@ -51,7 +52,7 @@ def _terms(settings: Settings, election: Election, stop: threading.Event) -> Non
             log.exception("throws the state away: %s", failure)
             if failure.job is not None:
                 term.suspects = Suspects(term.suspects.causes, term.suspects.jobs | {failure.job})
-            else:
+            elif failure.cause != CAUSE_STATE:
                 term.suspects = Suspects(term.suspects.causes | {failure.cause}, term.suspects.jobs)
         except LogBroken as alarm:
             log.critical("ALARM: %s", alarm)

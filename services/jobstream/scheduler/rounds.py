@@ -119,19 +119,13 @@ def run_round(
     reports_at = bisect_left(ordered, TOPIC_ORDER[COMPLETIONS.name], key=lambda record: record.order[0])
     for record in ordered[:reports_at]:
         _take(state, this, record, rules, suspects, answered)
-    for event in starts(state, FOLLOWUPS_MAX):
-        _write(state, this, event, CAUSE_STATE)
+    _follow(state, this, starts(state, FOLLOWUPS_MAX))
     for record in ordered[reports_at:]:
         _take(state, this, record, rules, suspects, answered)
     _quarantine(state, this, suspects)
-    followed = 0
-    for event in followups(state, rules.lease, FOLLOWUPS_MAX):
-        _write(state, this, event, CAUSE_STATE)
-        followed += 1
-    placed = 0
-    for assignment in place(state, rules.lease, this.number, lambda: len(this.records), PLACEMENTS_MAX):
-        _write(state, this, assignment, CAUSE_STATE)
-        placed += 1
+    followed = _follow(state, this, followups(state, rules.lease, FOLLOWUPS_MAX))
+    assignments = place(state, rules.lease, this.number, lambda: len(this.records), PLACEMENTS_MAX)
+    placed = _follow(state, this, assignments)
     this.more = followed == FOLLOWUPS_MAX or placed == PLACEMENTS_MAX or bool(state.soft.to_start)
     this.record = _close(state, this, ranges, rules, _forget_before(state, ordered), None)
     return this
@@ -161,6 +155,20 @@ def _take(state: State, this: Round, record: Input, rules: Rules, suspects: Susp
         raise RoundFailed(cause, None, f"{type(error).__name__}: {error}") from error
     if told and not seen_before:
         this.dispatches.extend(map(dispatch_record, told))
+
+
+def _follow(state: State, this: Round, facts: Iterable[Message]) -> int:
+    """Write what follows from the state, each before the next is decided; how many. Raises RoundFailed."""
+    count = 0
+    try:
+        for fact in facts:
+            _write(state, this, fact, CAUSE_STATE)
+            count += 1
+    except RoundFailed:
+        raise
+    except Exception as error:  # in deciding: no one record or job is known to be at fault
+        raise RoundFailed(CAUSE_STATE, None, f"{type(error).__name__}: {error}") from error
+    return count
 
 
 def _write(state: State, this: Round, event: Message, cause: str, value: bytes | None = None) -> None:
