@@ -2,15 +2,17 @@
 
 import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    TomlConfigSettingsSource,
+    SettingsError,
 )
 
 from jobstream.runtime.errors import ConfigurationError
@@ -23,10 +25,10 @@ SCHEMA_PATTERN: Final = r"^[a-z_][a-z0-9_]{0,40}$"
 PRODUCER_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 
 
-class LeaseSettings(BaseSettings):
+class LeaseSettings(BaseModel):
     """The times of leases, in ms; variables are `JOBSTREAM_LEASE_TTL_MS` and so on. `check` tells whether they are safe."""
 
-    model_config = SettingsConfigDict(env_prefix=f"{PREFIX}LEASE_", frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     ttl_ms: Annotated[int, Field(ge=1_000)] = 90_000
     margin_ms: Annotated[int, Field(ge=100)] = 15_000
@@ -65,7 +67,14 @@ class LeaseSettings(BaseSettings):
 class Settings(BaseSettings):
     """Everything that a service can be told. Fields are documented in the README."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", populate_by_name=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="_",  # of `lease`: each of its variables wins over the file by itself
+        env_nested_max_split=1,
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+    )
 
     kafka: str = "127.0.0.1:9092"
     kafka_properties: dict[str, str] = Field(default_factory=dict, repr=False)  # any librdkafka property: SASL, TLS
@@ -127,7 +136,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls, _config_file()))
+        return (init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=_config_file()))
 
     @property
     def log_store_url(self) -> str:
@@ -150,9 +159,20 @@ class Settings(BaseSettings):
         )
 
 
-def _config_file() -> Path | None:
+def _config_file() -> dict[str, Any]:
+    """The content of the TOML file that `JOBSTREAM_CONFIG` names; raises ConfigurationError where it cannot be used."""
     named = os.environ.get(f"{PREFIX}CONFIG")
-    return Path(named) if named else None
+    if not named:
+        return {}
+    try:
+        content = tomllib.loads(Path(named).read_text())
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or no TOML
+        raise ConfigurationError(f"the file {named} that JOBSTREAM_CONFIG names cannot be read: {error}") from None
+    if "schema" in content:  # named as its variable is
+        content["postgres_schema"] = content.pop("schema")
+    if unknown := sorted(content.keys() - Settings.model_fields.keys()):  # most likely misspelt
+        raise ConfigurationError(f"the file {named} has what is no setting: {', '.join(unknown)}")
+    return content
 
 
 def load_settings(**flags: Any) -> Settings:
@@ -165,5 +185,7 @@ def load_settings(**flags: Any) -> Settings:
             for fault in error.errors(include_url=False, include_input=False)
         )
         raise ConfigurationError(f"settings cannot be used: {faults}") from None
+    except SettingsError as error:  # a list or a table in a variable that is no JSON
+        raise ConfigurationError(f"settings cannot be used: {error}: it must be JSON") from None
     settings.lease.check()
     return settings
