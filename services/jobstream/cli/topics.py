@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from jobstream.cli.output import Json, print_json, print_table
 from jobstream.cli.services import ServiceFlags, settings_of
-from jobstream.runtime.errors import ConfigurationError, Unavailable
+from jobstream.runtime.errors import ConfigurationError
 
 Result = TypeVar("Result")
 
@@ -93,15 +93,11 @@ def document(*, root: Annotated[Path | None, Parameter(help="The checkout; defau
 
 def _asked(question: Callable[[Any, Any], Result], flags: ServiceFlags | None) -> Result:
     """The answer of a cluster, or an error in words."""
-    from confluent_kafka import KafkaException
-
-    from jobstream.runtime.kafka import make_admin
+    from jobstream.runtime.kafka import ask_cluster
     from jobstream.topics.provisioning import TopicsDiffer
 
     settings = settings_of(flags)
     try:
-        return question(make_admin(settings), settings.plan())
+        return ask_cluster(settings, lambda admin: question(admin, settings.plan()))
     except TopicsDiffer as error:
         raise ConfigurationError(f"nothing was changed: {error}") from None
-    except KafkaException as error:
-        raise Unavailable(f"Kafka at {settings.kafka} does not answer or refuses: {error.args[0].str()}") from None

@@ -3,11 +3,9 @@
 import logging
 import threading
 
-from confluent_kafka import KafkaException
-
 from jobstream.runtime.config import Settings
-from jobstream.runtime.errors import ConfigurationError
-from jobstream.runtime.kafka import make_admin
+from jobstream.runtime.errors import ConfigurationError, Unavailable
+from jobstream.runtime.kafka import ask_cluster
 from jobstream.runtime.service import Backoff
 from jobstream.topics.provisioning import verify
 
@@ -29,9 +27,9 @@ def check_cluster(settings: Settings, stop: threading.Event) -> None:
     backoff = Backoff(stop)
     while not stop.is_set():
         try:
-            differences = verify(make_admin(settings), plan)
-        except KafkaException as error:
-            log.warning("waits for Kafka at %s: %s", settings.kafka, error.args[0].str())
+            differences = ask_cluster(settings, lambda admin: verify(admin, plan))
+        except Unavailable as error:
+            log.warning("waits: %s", error)
             backoff.wait()
             continue
         if not differences:

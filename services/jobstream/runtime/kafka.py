@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -37,6 +37,7 @@ DELIVERY_TIMEOUT_MS: Final = 30_000
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024  # of one partition in librdkafka's queue: 100 partitions stay bounded
 BATCH_RECORDS_MAX: Final = 2_000
 
+Answer = TypeVar("Answer")
 Properties = dict[str, Any]
 ErrorCallback = Callable[[KafkaError], None]
 
@@ -57,8 +58,26 @@ def base_properties(settings: Settings) -> Properties:
     }
 
 
-def make_admin(settings: Settings) -> AdminClient:
-    return AdminClient(base_properties(settings))
+def make_admin(settings: Settings, **more: Any) -> AdminClient:
+    return AdminClient({**base_properties(settings), **more})
+
+
+def ask_cluster(settings: Settings, question: Callable[[AdminClient], Answer]) -> Answer:
+    """What an admin client finds out; raises Unavailable, with the client's own last word on why, where it fails."""
+    troubles: list[str] = []
+
+    def keep(error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # follows each of the others, and says less
+            troubles[:] = [error.str()]
+
+    # log_level 0: it would print a line for each of its attempts, 40 a second
+    admin = make_admin(settings, log_level=0, error_cb=keep)
+    try:
+        return question(admin)
+    except KafkaException as error:
+        admin.poll(0)  # serves `keep`
+        reason = "; ".join([error.args[0].str(), *troubles])
+        raise Unavailable(f"Kafka at {settings.kafka} does not answer or refuses: {reason}") from None
 
 
 def make_producer(settings: Settings, *, linger_ms: int = 0, on_error: ErrorCallback | None = None) -> Producer:
