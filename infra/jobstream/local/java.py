@@ -30,6 +30,7 @@ JVM = (
     # once all is warm, 25% more than the other one. For long runs under load: JOBSTREAM_KAFKA_JVM=-XX:TieredStopAtLevel=4
     "-XX:TieredStopAtLevel=1",
     "-XX:+ExitOnOutOfMemoryError",
+    "-XX:-UsePerfData",  # else a file in /tmp/hsperfdata_USER, for tools that nobody uses here
     "-Xlog:aot*=error",  # it warns of each stub that the start-up cache does not have,
     "--sun-misc-unsafe-memory-access=allow",  # and of what Kafka and its libraries use
     "--enable-native-access=ALL-UNNAMED",

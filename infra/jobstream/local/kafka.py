@@ -1,6 +1,7 @@
 """A single Kafka node (KRaft: broker and controller in one process) on loopback ports."""
 
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -15,6 +16,7 @@ from jobstream.local.paths import Layout
 from jobstream.local.process import Command, die_with_parent, spawn
 
 CONFIG = "server.properties"
+TEMPORARY = "tmp"  # in its working directory
 FORMAT_TIMEOUT_S = 60  # it takes 1 to 3 s
 TRAIN_READY_S = 60  # it takes 6 to 10 s
 TRAIN_END_S = 120  # it takes 1 s, and the making of the cache 10 s
@@ -68,8 +70,15 @@ def command(folder: Path, java: Java, port: int, controller_port: int, *flags: s
             "log.dirs": "data",  # in its working directory: a path of the user's may have commas, or letters that need escapes
         }
     )
+    # Native libraries are unpacked there, and stay when the JVM is killed: in our own folder, emptied by each start.
+    shutil.rmtree(folder / TEMPORARY, ignore_errors=True)
+    (folder / TEMPORARY).mkdir(mode=0o700)
     (folder / CONFIG).write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    jvm = java.command(*flags, *(f"-Dorg.slf4j.simpleLogger.{name}={value}" for name, value in LOG.items()))
+    jvm = java.command(
+        f"-Djava.io.tmpdir={TEMPORARY}",
+        *flags,
+        *(f"-Dorg.slf4j.simpleLogger.{name}={value}" for name, value in LOG.items()),
+    )
     if not (folder / "data" / "meta.properties").exists():  # what formatting writes last
         _format(jvm, folder)
     return Command(argv=[*jvm, "kafka.Kafka", CONFIG], env=ENVIRONMENT, cwd=folder)
