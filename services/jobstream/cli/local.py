@@ -35,7 +35,7 @@ def up(
         if json:
             print_json({name: description[name] for name in SHOWN})
         else:
-            _tell(description, detach)
+            _tell(description, detached=detach, data=data)
         sys.stdout.flush()
 
     asked(lambda: run.up(agents=agents, data=data, detach=detach, ready=ready, progress=_say))
@@ -106,12 +106,13 @@ def _status(data: Path | None) -> Mapping[str, Any] | None:
     return run.status(data)
 
 
-def _tell(description: Mapping[str, Any], detached: bool) -> None:
-    where = "" if not detached else "\nStop it with `jobstream down`."
+def _tell(description: Mapping[str, Any], *, detached: bool, data: Path | None) -> None:
+    option = f" --data {shlex.quote(str(data))}" if data else ""
+    stop = f"\nStop it with `jobstream down{option}`." if detached else ""
     print(
         f"The local stack is ready: API {description['api_url']} (documentation at {description['api_url']}/docs), "
         f"Kafka {description['kafka']}, data in {description['data']}.\n"
-        f"Try `jobstream submit --wait -- echo hello`.{where}"
+        f"Try `jobstream submit{option} --wait -- echo hello`.{stop}"
     )
 
 
