@@ -85,7 +85,7 @@ def test_the_process_is_on_its_own_without_privileges_or_the_agents_files(host: 
         "import os, signal, sys\n"
         "status = dict(line.split(':\\t', 1) for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)\n"
         "print(os.getuid(), os.getgid(), status['NoNewPrivs'], status['SigBlk'])\n"
-        "print([n for n in sorted(signal.valid_signals()) if int(status['SigIgn'], 16) >> n - 1 & 1])\n"
+        "print([int(n) for n in sorted(signal.valid_signals()) if int(status['SigIgn'], 16) >> n - 1 & 1])\n"
         "print(os.getsid(0) == os.getpid(), os.getcwd() == os.environ['HOME'], oct(os.umask(0)))\n"
         "print(sorted(int(fd) for fd in os.listdir('/proc/self/fd'))[:-1], os.readlink('/proc/self/fd/0'))\n"
         "open('mine', 'w').write('x'); print(os.getppid())\n"
