@@ -11,7 +11,7 @@ from jobstream.schemas.envelope import (
     parse_time,
     to_headers,
 )
-from jobstream.schemas.errors import Unreadable
+from jobstream.schemas.errors import DETAIL_LENGTH_MAX, Unreadable
 
 STAMP = Stamp(sequence=7, epoch=2, round=19, index=3, cause="submissions/0/5", at_ms=1_790_000_000_123)
 ENVELOPE = Envelope(
@@ -51,6 +51,13 @@ def test_an_attribute_that_cannot_be_read_is_unreadable(name: str, value: bytes)
     headers = [(key, text) for key, text in to_headers(ENVELOPE) if isinstance(text, bytes)]
     with pytest.raises(Unreadable):
         from_headers([*headers, (name, value)])
+
+
+def test_what_is_said_of_a_huge_header_is_short() -> None:
+    headers = [(key, text) for key, text in to_headers(ENVELOPE) if isinstance(text, bytes)]
+    with pytest.raises(Unreadable) as raised:
+        from_headers([*headers, ("ce_time", b"\\" * 2_000_000)])
+    assert len(raised.value.detail) == len(str(raised.value)) - len("envelope: ") == DETAIL_LENGTH_MAX
 
 
 def test_no_headers_at_all_are_unreadable() -> None:

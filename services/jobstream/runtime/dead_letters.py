@@ -6,6 +6,7 @@ from typing import Final
 from jobstream.runtime.clock import wall_ms
 from jobstream.schemas.codec import encode
 from jobstream.schemas.envelope import Envelope, Headers, format_time, to_headers
+from jobstream.schemas.errors import DETAIL_LENGTH_MAX
 from jobstream.schemas.events import DeadLetter
 from jobstream.schemas.new_ids import new_event_id
 
@@ -30,7 +31,7 @@ def dead_letter(
         partition=partition,
         offset=offset,
         reason=reason,
-        detail=detail,
+        detail=detail[:DETAIL_LENGTH_MAX],  # else it could be too large to be written, and nothing would go on
         type=type_name[:200] if type_name is not None else None,
         value_size=len(value or b""),
         key_base64=base64.b64encode(key[:KEY_KEPT_MAX]).decode() if key is not None else None,
