@@ -19,7 +19,39 @@ log = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 1_000
 WAITING_MAX: Final = 5_000  # records that a reader holds for the leader; then it stops reading, and Kafka holds them
+WAITING_BYTES_MAX: Final = 32 * 1024 * 1024  # likewise: a record can have 4 MiB, and 5,000 of them would be 20 GB
+ROUND_BYTES_MAX: Final = 16 * 1024 * 1024  # that a round takes from each reader: what it writes is about as large
 POLL_S: Final = 0.2  # how late a reader notices that it is to stop
+
+
+class Waiting:
+    """Records that a reader holds, in order; `size` is in bytes of their values."""
+
+    def __init__(self) -> None:
+        self._records: deque[Input] = deque()
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def full(self) -> bool:
+        return len(self._records) > WAITING_MAX or self.size > WAITING_BYTES_MAX
+
+    def extend(self, records: list[Input]) -> None:
+        self._records.extend(records)
+        self.size += sum(len(record.raw or b"") for record in records)
+
+    def take(self, most: int) -> list[Input]:
+        """The first ones, at most so many and ROUND_BYTES_MAX or what the last of them has more."""
+        taken: list[Input] = []
+        size = 0
+        while self._records and len(taken) < most and size < ROUND_BYTES_MAX:
+            record = self._records.popleft()
+            size += len(record.raw or b"")
+            taken.append(record)
+        self.size -= size
+        return taken
 
 
 class Inbox:
@@ -30,7 +62,7 @@ class Inbox:
         self._changed = threading.Condition()
         self._stopping = False
         self._failure: JobstreamError | None = None
-        self._waiting: list[deque[Input]] = []
+        self._waiting: list[Waiting] = []
         self._threads: list[threading.Thread] = []
         for name, topics, committed in (
             ("submissions", (SUBMISSIONS.name,), True),
@@ -40,7 +72,7 @@ class Inbox:
             places = {place: at for place, at in starts.items() if place[0].partition(".")[0] in topics}
             consumer = make_consumer(settings, group=f"{self._prefix}inbox", committed=committed)
             assign_at(consumer, {(self._prefix + topic, p): at for (topic, p), at in places.items()})
-            waiting: deque[Input] = deque()
+            waiting = Waiting()
             thread = threading.Thread(target=self._read, args=(consumer, waiting), name=name, daemon=True)
             self._waiting.append(waiting)
             self._threads.append(thread)
@@ -58,7 +90,10 @@ class Inbox:
             thread.join()
 
     def take(self, timeout_s: float, most: int) -> list[Input]:
-        """Wait for records, at most `timeout_s`; then what is there, at most an equal share of `most` from each reader."""
+        """Wait for records, at most `timeout_s`; then what is there, at most an equal share of `most` from each reader.
+
+        A reader whose records are large gives fewer: see `Waiting.take`.
+        """
         with self._changed:
             if not any(self._waiting) and self._failure is None:
                 self._changed.wait(timeout_s)
@@ -67,11 +102,11 @@ class Inbox:
             share = most // len(self._waiting)
             taken: list[Input] = []
             for waiting in self._waiting:
-                taken.extend(waiting.popleft() for _ in range(min(share, len(waiting))))
+                taken.extend(waiting.take(share))
             self._changed.notify_all()
             return taken
 
-    def _read(self, consumer: Consumer, waiting: deque[Input]) -> None:
+    def _read(self, consumer: Consumer, waiting: Waiting) -> None:
         try:
             while not self._stopping:
                 records = [self._input(message) for message in poll_batch(consumer, POLL_S, BATCH_MAX)]
@@ -81,7 +116,7 @@ class Inbox:
                 with self._changed:
                     waiting.extend(fresh)
                     self._changed.notify_all()
-                    while len(waiting) > WAITING_MAX and not self._stopping:
+                    while waiting.full and not self._stopping:
                         self._changed.wait()
         except JobstreamError as error:
             self._fail(error)
