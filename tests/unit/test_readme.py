@@ -33,6 +33,7 @@ def test_every_variable_that_is_named_exists() -> None:
         f"JOBSTREAM_LEASE_{field.upper()}" for field in LeaseSettings.model_fields
     }
     other = {"JOBSTREAM_CONFIG", "JOBSTREAM_ADMIN_KEY", "JOBSTREAM_FENCING_TOKEN", "JOBSTREAM_JOB_ID", "JOBSTREAM_"}
+    other |= {"JOBSTREAM_MAVEN_URL", "JOBSTREAM_KAFKA_JVM"}
     assert set(re.findall(r"JOBSTREAM_[A-Z_]*", TEXT)) <= known | other
 
 
