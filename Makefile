@@ -21,7 +21,7 @@ demo: $(STAMP)  ## Start everything with three agents, run a real workload, stop
 	$(BIN)/python -m jobstream.cli demo
 
 test: check  ## Lint, types, import rules, then every test against a real Kafka and PostgreSQL
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile  # they wait more than they compute; a file may start a stack of its own
 
 check: $(STAMP)  ## Lint, types and import rules
 	$(BIN)/ruff check .
