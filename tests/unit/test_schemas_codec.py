@@ -8,8 +8,9 @@ import pytest
 from tests.support.samples import SAMPLES, SPEC
 
 from jobstream.schemas import upcasts
+from jobstream.schemas.base import INT64_MAX
 from jobstream.schemas.codec import DETAIL_LENGTH_MAX, VALUE_BYTES_MAX, decode, digest_of, encode, parse_json
-from jobstream.schemas.commands import CancelJob, JobSpec, SubmitJob
+from jobstream.schemas.commands import CancelJob, JobSpec, MachinePresent, SubmitJob
 from jobstream.schemas.errors import Unreadable
 
 SUBMIT = SubmitJob.TYPE
@@ -168,3 +169,10 @@ def test_upcasts_are_chained() -> None:
     assert upcasts.upcast("a", {}, table) == ("c", {"one": 1, "two": 2})
     assert upcasts.upcast("b", {}, table) == ("c", {"two": 2})
     assert upcasts.upcast("c", {}, table) == ("c", {})
+
+
+def test_a_presence_that_no_assignment_could_name_is_unreadable() -> None:
+    """The leader could not write an assignment to its machine, nor, after it, anything else."""
+    number = INT64_MAX + 1
+    with pytest.raises(Unreadable, match="number"):
+        decode(MachinePresent.TYPE, orjson.dumps({"machine_id": "m", "session": "s", "number": number}))

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator
 
-from jobstream.schemas.base import Count, Message, Millis, Model
+from jobstream.schemas.base import INT64_MAX, Count, Message, Millis, Model
 from jobstream.schemas.ids import IdempotencyKey, JobId, LabelText, MachineId, OpaqueId, Queue, Tenant
 from jobstream.schemas.resources import Resources
 from jobstream.schemas.states import AttemptOutcome, Priority
@@ -176,7 +176,7 @@ class MachinePresent(Message):
     TYPE: ClassVar[str] = "jobstream.machine.present.v1"
     machine_id: MachineId
     session: OpaqueId
-    number: Annotated[int, Field(strict=True, ge=1)]
+    number: Annotated[int, Field(strict=True, ge=1, le=INT64_MAX)]  # named by assignments, which take no more
 
 
 class MachineStopping(Message):
