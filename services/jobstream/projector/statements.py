@@ -149,7 +149,7 @@ EVIDENCE_MAX: Final = 20  # of one attempt; the rest is in the log, and a rogue 
 ADD_EVIDENCE: Final[LiteralString] = f"""
 UPDATE attempts a
 SET evidence = jsonb_path_query_array(COALESCE(a.evidence, '[]') || u.evidence, '$[0 to {EVIDENCE_MAX - 1}]')
-FROM json_to_recordset(%s) AS u(tenant text, job_id uuid, attempt integer, evidence jsonb)
+FROM json_to_recordset(%s) AS u(tenant text, job_id uuid, attempt bigint, evidence jsonb)
 WHERE a.tenant = u.tenant AND a.job_id = u.job_id AND a.attempt = u.attempt"""
 
 CLOSE_ATTEMPTS: Final[LiteralString] = """

@@ -174,6 +174,16 @@ def test_evidence_is_bounded(writer: Writer, connection: psycopg.Connection[Any]
     assert len(row["evidence"]) == 20
 
 
+def test_evidence_may_name_an_attempt_that_no_column_takes(writer: Writer, connection: psycopg.Connection[Any]) -> None:
+    """The number is what an agent reported, not the leader's: it must not stop the partition."""
+    log = LeaderLog(seed=1, partitions=1)
+    names: dict[str, Any] = {"tenant": "acme", "job_id": JOB, "attempt": 2**63 - 1, "token": 1}
+    write(writer, (log.entry(accepted("acme", JOB)), 0))
+    report = ev.ReportIgnored(**names, machine_id="m", session="s", reported="lost", code="no_lease")
+    write(writer, (log.entry(report), 1))
+    assert not stored_rows(connection)["attempts"]
+
+
 def test_old_refusals_go(writer: Writer, connection: psycopg.Connection[Any]) -> None:
     log = LeaderLog(seed=1, partitions=1)
 
