@@ -12,7 +12,7 @@ from confluent_kafka.admin import ClusterMetadata
 from jobstream.api.problems import Problem
 from jobstream.runtime.clock import wall_ms
 from jobstream.runtime.config import Settings
-from jobstream.runtime.kafka import make_producer
+from jobstream.runtime.kafka import FATAL, make_producer, told
 from jobstream.schemas.codec import VALUE_BYTES_MAX, encode
 from jobstream.schemas.commands import CancelJob, SubmitJob
 from jobstream.schemas.envelope import Envelope, format_time, to_headers
@@ -105,7 +105,11 @@ class Commands:
     def _poll(self) -> None:
         assert self._producer is not None
         while not self._stopping.is_set():
-            self._producer.poll(POLL_S)
+            try:
+                self._producer.poll(POLL_S)
+            except FATAL as error:  # a producer with a fatal error takes nothing any more
+                log.error("the producer has failed for good and is replaced: %s", told(error))
+                self._producer = self._make_producer()
 
     def _delivered(self, acknowledged: Acknowledged, error: KafkaError | None, _: Message) -> None:
         """In the polling thread. Wakes the loop once for all deliveries that it has not fetched yet.
@@ -130,11 +134,4 @@ class Commands:
                 acknowledged.set_exception(KafkaException(error))
 
     def _make_producer(self) -> Producer:
-        return make_producer(self._settings, linger_ms=LINGER_MS, on_error=self._failed)
-
-    def _failed(self, error: KafkaError) -> None:
-        """In the polling thread. A producer with a fatal error takes nothing any more: another one takes its place."""
-        log.warning("kafka client: %s", error.str())
-        if error.fatal() or error.code() == KafkaError._FATAL:
-            log.error("the producer has failed for good and is replaced")
-            self._producer = self._make_producer()
+        return make_producer(self._settings, linger_ms=LINGER_MS)

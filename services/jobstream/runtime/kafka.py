@@ -36,10 +36,12 @@ LEADERLESS_WAIT_S: Final = 0.1
 DELIVERY_TIMEOUT_MS: Final = 30_000
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024  # of one partition in librdkafka's queue: 100 partitions stay bounded
 BATCH_RECORDS_MAX: Final = 2_000
+# How a client's call tells of a fatal error, such as being fenced: raised out of `poll`, `flush` or `produce`, and never by
+# `error_cb`. Python makes a SystemError of it where a delivery callback was still to be called in the same poll.
+FATAL: Final = (KafkaException, SystemError)
 
 Answer = TypeVar("Answer")
 Properties = dict[str, Any]
-ErrorCallback = Callable[[KafkaError], None]
 
 
 def base_properties(settings: Settings) -> Properties:
@@ -80,7 +82,7 @@ def ask_cluster(settings: Settings, question: Callable[[AdminClient], Answer]) -
         raise Unavailable(f"Kafka at {settings.kafka} does not answer or refuses: {reason}") from None
 
 
-def make_producer(settings: Settings, *, linger_ms: int = 0, on_error: ErrorCallback | None = None) -> Producer:
+def make_producer(settings: Settings, *, linger_ms: int = 0) -> Producer:
     """A plain idempotent producer: acknowledged by all in-sync replicas, keys placed as the Java client does."""
     return Producer(
         {
@@ -92,7 +94,7 @@ def make_producer(settings: Settings, *, linger_ms: int = 0, on_error: ErrorCall
             "partitioner": "murmur2_random",
             "message.max.bytes": 4 * 1024 * 1024,
             "compression.type": "lz4",
-            "error_cb": on_error or log_error,
+            "error_cb": log_error,
         },
         logger=log,
     )
@@ -123,6 +125,15 @@ def make_consumer(settings: Settings, *, group: str, committed: bool, **more: An
 def log_error(error: KafkaError) -> None:
     """A client's own troubles: it retries by itself, so that this is for operators only."""
     log.warning("kafka client: %s", error.str())
+
+
+def told(raised: KafkaException | SystemError) -> KafkaError:
+    """What a client's call raised, see FATAL; raises it again where Kafka is not the reason."""
+    error = raised if isinstance(raised, KafkaException) else raised.__cause__
+    if not isinstance(error, KafkaException):
+        raise raised
+    reason: KafkaError = error.args[0]
+    return reason
 
 
 def poll_batch(consumer: Consumer, timeout_s: float, records_max: int = BATCH_RECORDS_MAX) -> list[Message]:

@@ -4,11 +4,10 @@ import logging
 import threading
 from typing import Final
 
-from confluent_kafka import KafkaException
-
 from jobstream.runtime.cluster import check_cluster
 from jobstream.runtime.config import Settings, load_settings
 from jobstream.runtime.errors import JobstreamError, LeadershipLost, LogBroken, Unavailable
+from jobstream.runtime.kafka import FATAL, told
 from jobstream.runtime.service import configure_logging, stop_on_signals
 from jobstream.scheduler.election import Election
 from jobstream.scheduler.journal import Doubtful
@@ -64,8 +63,8 @@ def _terms(settings: Settings, election: Election, stop: threading.Event) -> Non
             term.led_before = False
         except Unavailable as problem:
             log.warning("begins anew: %s", problem)
-        except KafkaException as problem:
-            log.warning("begins anew: Kafka: %s", problem.args[0].str())
+        except FATAL as problem:
+            log.warning("begins anew: Kafka: %s", told(problem).str())
         term.state = None
         _wait(election, stop, wait_s)
         wait_s = min(2 * wait_s, WAIT_MOST_S)

@@ -11,7 +11,7 @@ from jobstream.runtime.config import Settings
 from jobstream.runtime.dead_letters import dead_letter
 from jobstream.runtime.errors import LeadershipLost, Unavailable
 from jobstream.runtime.faults import fault_point
-from jobstream.runtime.kafka import base_properties, log_error, make_producer
+from jobstream.runtime.kafka import FATAL, base_properties, log_error, make_producer, told
 from jobstream.scheduler.rounds import DispatchRecord, LogRecord, Round
 from jobstream.scheduler.state import PartitionKey
 from jobstream.schemas.codec import encode
@@ -74,7 +74,7 @@ class Journal:
         """Fence every older leader; raises Unavailable, LeadershipLost."""
         try:
             self._rounds.init_transactions(INIT_TIMEOUT_S)
-        except KafkaException as error:
+        except FATAL as error:
             raise self._reaction("init_transactions", error) from error
 
     def commit(self, made: Round) -> int:
@@ -89,7 +89,7 @@ class Journal:
             fault_point("leader.before_commit")
             began = time.monotonic()
             self._rounds.commit_transaction(self._settings.transaction_timeout_ms / 1000)
-        except KafkaException as error:
+        except FATAL as error:
             raise self._reaction(f"round {made.number}", error) from error
         except BufferError as error:
             raise Unavailable(f"round {made.number} does not fit into the producer's queue: {error}") from error
@@ -213,8 +213,8 @@ class Journal:
             self._connection_lost = True
         log_error(error)
 
-    def _reaction(self, what: str, error: KafkaException) -> Exception:
-        reason: KafkaError = error.args[0]
+    def _reaction(self, what: str, error: KafkaException | SystemError) -> Exception:
+        reason = told(error)
         if reason.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):
             return LeadershipLost(f"{what}: a newer leader has fenced this one: {reason.str()}")
         return Unavailable(f"{what} failed: {reason.str()}")
