@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 import psycopg
-from psycopg import sql
 
 from jobstream.runtime.config import Settings
 from jobstream.runtime.errors import Unavailable
@@ -27,10 +26,6 @@ def connect(settings: Settings, *, autocommit: bool = False) -> psycopg.Connecti
         return psycopg.connect(**connection_arguments(settings), autocommit=autocommit)
     except psycopg.OperationalError as error:
         raise Unavailable(f"Postgres does not answer: {str(error).strip()}") from error
-
-
-def schema_identifier(settings: Settings) -> sql.Identifier:
-    return sql.Identifier(settings.postgres_schema)
 
 
 def private_schema(settings: Settings) -> str:
